@@ -1,0 +1,1 @@
+"""fastbp: train small decoders on a CPU within an exact memory plan."""

@@ -1,0 +1,430 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+"""The ops' kernels, compiled ahead of time: `address("linear_forward")` is a C function of the one ABI,
+
+    void kernel(const int64_t *args, int64_t worker, int64_t workers)
+
+`args` holds the phase, the op's dims in order, its attributes (bits of a float64) and the addresses of its arrays in the
+order that `fastbp/ops/op.py` lays down. The maths and its traps are told in fastbp/ops/<op>.py; here is the same with
+vectors. This one source is compiled once for every instruction set and real type (setup.py): `real` is float or double,
+`vec` is a register of LANES reals, and operators on vecs work lane by lane. A literal becomes a vec by `splat`.
+
+Workers share outputs, never sums, and every sum over rows is one chain an element in the order of the rows: the same
+bits for every number of workers and for every slice.
+"""
+
+from libc.math cimport INFINITY, isfinite, log, sqrt
+from libc.stdint cimport int32_t, int64_t, intptr_t
+
+cdef extern from "_vector_math.h" nogil:
+    ctypedef float real
+    ctypedef float vec
+    const int64_t LANES
+    const int64_t VECTOR_BYTES
+    const int64_t REAL_BYTES
+    vec splat(real x)
+    vec load(const real *at, int64_t left)
+    void store(real *at, vec x, int64_t left)
+    vec first(vec a, vec b, int64_t left)
+    vec larger(vec a, vec b)
+    real lane_sum(vec x)
+    real lane_largest(vec x)
+    double square_sum(const real *x, int64_t size)
+    vec vector_exp(vec x)
+    vec vector_erf(vec x)
+    vec vector_sqrt(vec x)
+
+cdef extern from "_gemm.h" nogil:
+    const int64_t TILE_ROWS
+    const int64_t TILE_VECTORS
+    int64_t least(int64_t a, int64_t b)
+    int64_t share(int64_t size, int64_t worker, int64_t workers, int64_t unit)
+    void gemm(
+        int64_t M, int64_t N, int64_t K, const real *a, int64_t a_row, int64_t a_col, const real *b, int64_t b_row,
+        int64_t b_col, real *c, int64_t c_row, const real *init, int64_t init_row, real *panel)
+    void shared_gemm(
+        int64_t worker, int64_t workers, int64_t M, int64_t N, int64_t K, const real *a, int64_t a_row, int64_t a_col,
+        const real *b, int64_t b_row, int64_t b_col, real *c, int64_t c_row, const real *init, int64_t init_row,
+        real *panel)
+
+cdef extern from *:
+    """
+    static double fastbp_number(const int64_t *at) { double x; memcpy(&x, at, sizeof x); return x; }
+
+    #if defined(__x86_64__)
+    #define FASTBP_HAS(feature) (__builtin_cpu_init(), __builtin_cpu_supports(feature) != 0)
+    #else
+    #define FASTBP_HAS(feature) 0
+    #endif
+    static int fastbp_has_avx2(void) { return FASTBP_HAS("avx2"); }
+    static int fastbp_has_fma(void) { return FASTBP_HAS("fma"); }
+    static int fastbp_has_avx512f(void) { return FASTBP_HAS("avx512f"); }
+    static int fastbp_has_avx512vl(void) { return FASTBP_HAS("avx512vl"); }
+    static int fastbp_has_avx512dq(void) { return FASTBP_HAS("avx512dq"); }
+    static int fastbp_has_avx512bw(void) { return FASTBP_HAS("avx512bw"); }
+    """
+    double number "fastbp_number"(const int64_t *at) noexcept nogil
+    bint has_avx2 "fastbp_has_avx2"()
+    bint has_fma "fastbp_has_fma"()
+    bint has_avx512f "fastbp_has_avx512f"()
+    bint has_avx512vl "fastbp_has_avx512vl"()
+    bint has_avx512dq "fastbp_has_avx512dq"()
+    bint has_avx512bw "fastbp_has_avx512bw"()
+
+DEF_COLUMNS = None
+
+
+cdef inline real *reals(int64_t address) noexcept nogil:
+    return <real *><intptr_t>address
+
+
+cdef inline int32_t *ints(int64_t address) noexcept nogil:
+    return <int32_t *><intptr_t>address
+
+
+cdef inline double *doubles(int64_t address) noexcept nogil:
+    return <double *><intptr_t>address
+
+
+cdef inline void add(const real *x, real *total, int64_t size) noexcept nogil:
+    """total += x, element by element."""
+    cdef int64_t i = 0
+    while i < size:
+        store(total + i, load(total + i, size - i) + load(x + i, size - i), size - i)
+        i += LANES
+
+
+cdef inline void clear(real *x, int64_t size) noexcept nogil:
+    cdef int64_t i = 0
+    while i < size:
+        store(x + i, splat(0), size - i)
+        i += LANES
+
+
+# ---- embedding -------------------------------------------------------------------------------------------------------
+
+
+cdef void embedding_forward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    cdef int64_t N = args[1], T = args[2], C = args[3], n, c
+    cdef int32_t *tokens = ints(args[5])
+    cdef real *table = reals(args[6])
+    cdef real *positions = reals(args[7])
+    cdef real *x = reals(args[8])
+    cdef real *token
+    cdef real *position
+    for n in range(share(N, worker, workers, 1), share(N, worker + 1, workers, 1)):
+        token = table + tokens[n] * C
+        position = positions + n % T * C
+        c = 0
+        while c < C:
+            store(x + n * C + c, load(token + c, C - c) + load(position + c, C - c), C - c)
+            c += LANES
+
+
+cdef void embedding_backward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    cdef int64_t N = args[1], T = args[2], C = args[3], n
+    cdef real *dx = reals(args[5])
+    cdef int32_t *tokens = ints(args[6])
+    cdef real *dtable = reals(args[7])
+    cdef real *dpositions = reals(args[8])
+    cdef int64_t left = share(C, worker, workers, 64 // REAL_BYTES)
+    cdef int64_t width = share(C, worker + 1, workers, 64 // REAL_BYTES) - left
+    for n in range(N):
+        add(dx + n * C + left, dtable + tokens[n] * C + left, width)
+        if dpositions:
+            add(dx + n * C + left, dpositions + n % T * C + left, width)
+
+
+# ---- layernorm -------------------------------------------------------------------------------------------------------
+
+
+cdef void layernorm_forward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    cdef int64_t N = args[1], C = args[2], n, c
+    cdef real eps = <real>number(args + 3)
+    cdef real *weight = reals(args[5])
+    cdef real *bias = reals(args[6])
+    cdef real *mean = reals(args[8])
+    cdef real *rstd = reals(args[9])
+    cdef real *x
+    cdef real *y
+    cdef vec total, squares, m, r, centred
+    for n in range(share(N, worker, workers, 1), share(N, worker + 1, workers, 1)):
+        x = reals(args[4]) + n * C
+        y = reals(args[7]) + n * C
+        total = splat(0)
+        c = 0
+        while c < C:
+            total = total + load(x + c, C - c)
+            c += LANES
+        mean[n] = lane_sum(total) / <real>C
+        m = splat(mean[n])
+        squares = splat(0)
+        c = 0
+        while c < C:
+            centred = first(load(x + c, C - c) - m, splat(0), C - c)
+            squares = squares + centred * centred
+            c += LANES
+        rstd[n] = <real>1 / <real>sqrt(lane_sum(squares) / <real>C + eps)
+        r = splat(rstd[n])
+        c = 0
+        while c < C:
+            centred = (load(x + c, C - c) - m) * r
+            store(y + c, centred * load(weight + c, C - c) + load(bias + c, C - c), C - c)
+            c += LANES
+
+
+cdef inline void layernorm_backward_row(
+    const real *dy, const real *x, const real *weight, vec m, vec r, real *dx, int64_t C
+) noexcept nogil:
+    cdef int64_t c = 0
+    cdef vec total = splat(0), along = splat(0), g
+    while c < C:
+        g = load(dy + c, C - c) * load(weight + c, C - c)
+        total = total + g
+        along = along + g * ((load(x + c, C - c) - m) * r)
+        c += LANES
+    total = splat(lane_sum(total) / <real>C)
+    along = splat(lane_sum(along) / <real>C)
+    c = 0
+    while c < C:
+        g = load(dy + c, C - c) * load(weight + c, C - c)
+        store(dx + c, (g - total - (load(x + c, C - c) - m) * r * along) * r, C - c)
+        c += LANES
+
+
+cdef void layernorm_backward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    cdef int64_t N = args[1], C = args[2], n, c
+    cdef real *dy = reals(args[4])
+    cdef real *x = reals(args[5])
+    cdef real *weight = reals(args[6])
+    cdef real *mean = reals(args[7])
+    cdef real *rstd = reals(args[8])
+    cdef real *dx = reals(args[9])
+    cdef real *dweight = reals(args[10])
+    cdef real *dbias = reals(args[11])
+    cdef int64_t left = share(C, worker, workers, 64 // REAL_BYTES)
+    cdef int64_t right = share(C, worker + 1, workers, 64 // REAL_BYTES)
+    cdef vec m, r, g, x_hat
+    for n in range(share(N, worker, workers, 1), share(N, worker + 1, workers, 1)):
+        layernorm_backward_row(dy + n * C, x + n * C, weight, splat(mean[n]), splat(rstd[n]), dx + n * C, C)
+    for n in range(N):
+        m = splat(mean[n])
+        r = splat(rstd[n])
+        c = left
+        while c < right:
+            g = load(dy + n * C + c, right - c)
+            x_hat = (load(x + n * C + c, right - c) - m) * r
+            store(dweight + c, load(dweight + c, right - c) + g * x_hat, right - c)
+            store(dbias + c, load(dbias + c, right - c) + g, right - c)
+            c += LANES
+
+
+# ---- linear ----------------------------------------------------------------------------------------------------------
+
+
+cdef void add_columns(
+    int64_t worker, int64_t workers, int64_t rows, int64_t columns, const real *dy, int64_t dy_row, real *dbias
+) noexcept nogil:
+    """dbias += Σ_n dy[n], a worker's share of the columns, in the order of the rows."""
+    cdef int64_t left = share(columns, worker, workers, 64 // REAL_BYTES)
+    cdef int64_t width = share(columns, worker + 1, workers, 64 // REAL_BYTES) - left
+    cdef int64_t n
+    for n in range(rows):
+        add(dy + n * dy_row + left, dbias + left, width)
+
+
+cdef void linear_forward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    cdef int64_t N = args[1], I = args[2], O = args[3], P = args[4]
+    cdef real *x = reals(args[5])
+    cdef real *weight = reals(args[6])
+    cdef real *bias = reals(args[7])
+    cdef real *y = reals(args[8])
+    cdef real *panel = reals(args[9]) + worker * P
+    shared_gemm(worker, workers, N, O, I, x, I, 1, weight, O, 1, y, O, bias, 0, panel)
+
+
+cdef void linear_backward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    cdef int64_t N = args[1], I = args[2], O = args[3], P = args[4]
+    cdef real *dy = reals(args[5])
+    cdef real *x = reals(args[6])
+    cdef real *weight = reals(args[7])
+    cdef real *dx = reals(args[8])
+    cdef real *dweight = reals(args[9])
+    cdef real *dbias = reals(args[10])
+    cdef real *panel = reals(args[11]) + worker * P
+    shared_gemm(worker, workers, N, I, O, dy, O, 1, weight, 1, O, dx, I, NULL, 0, panel)
+    shared_gemm(worker, workers, I, O, N, x, 1, I, dy, O, 1, dweight, O, dweight, O, panel)
+    if dbias:
+        add_columns(worker, workers, N, O, dy, O, dbias)
+
+
+# ---- qkv -------------------------------------------------------------------------------------------------------------
+
+
+cdef void qkv_forward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    cdef int64_t N = args[1], C = args[2], P = args[3], i
+    cdef real *x = reals(args[4])
+    cdef real *y = reals(args[11])
+    cdef real *panel = reals(args[12]) + worker * P
+    cdef real *weight
+    cdef real *bias
+    for i in range(3):
+        weight = reals(args[5 + i])
+        bias = reals(args[8 + i])
+        shared_gemm(worker, workers, N, C, C, x, C, 1, weight, C, 1, y + i * C, 3 * C, bias, 0, panel)
+
+
+cdef void qkv_backward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    cdef int64_t N = args[1], C = args[2], P = args[3], i
+    cdef real *x = reals(args[5])
+    cdef real *dx = reals(args[9])
+    cdef real *panel = reals(args[16]) + worker * P
+    cdef real *part
+    cdef real *weight
+    cdef real *dweight
+    cdef real *dbias
+    for i in range(3):
+        part = reals(args[4]) + i * C
+        weight = reals(args[6 + i])
+        dweight = reals(args[10 + i])
+        dbias = reals(args[13 + i])
+        shared_gemm(worker, workers, N, C, C, part, 3 * C, 1, weight, 1, C, dx, C, dx if i else NULL, C, panel)
+        shared_gemm(worker, workers, C, C, N, x, 1, C, part, 3 * C, 1, dweight, C, dweight, C, panel)
+        if dbias:
+            add_columns(worker, workers, N, C, part, 3 * C, dbias)
+
+
+# ---- softmax ---------------------------------------------------------------------------------------------------------
+
+
+cdef inline vec exp_and_sum(const real *s, real *p, int64_t size, vec scale) noexcept nogil:
+    """p = exp(scale · s − m), m the largest of scale · s; returns Σ p in all lanes. s and p may be the same row."""
+    cdef int64_t j = 0
+    cdef vec lowest = splat(<real>-INFINITY), highest = lowest, total = splat(0), e
+    while j < size:
+        highest = larger(first(load(s + j, size - j) * scale, lowest, size - j), highest)
+        j += LANES
+    highest = splat(lane_largest(highest))
+    j = 0
+    while j < size:
+        e = vector_exp(load(s + j, size - j) * scale - highest)
+        store(p + j, e, size - j)
+        total = total + first(e, splat(0), size - j)
+        j += LANES
+    return splat(lane_sum(total))
+
+
+cdef inline void multiply(real *x, vec factor, int64_t size) noexcept nogil:
+    cdef int64_t j = 0
+    while j < size:
+        store(x + j, load(x + j, size - j) * factor, size - j)
+        j += LANES
+
+
+cdef inline void softmax_row(const real *s, real *p, int64_t seen, int64_t size, real scale) noexcept nogil:
+    """p = softmax(scale · s) over the first `seen` columns, 0 behind; s and p may be the same row."""
+    cdef vec total = exp_and_sum(s, p, seen, splat(scale))
+    multiply(p, splat(1) / total, seen)
+    clear(p + seen, size - seen)
+
+
+cdef inline void softmax_backward_row(const real *dp, const real *p, real *ds, int64_t size, real scale) noexcept nogil:
+    """ds = scale · p ∘ (dp − Σ dp·p) over the first `size` columns; dp and ds may be the same row."""
+    cdef int64_t j = 0
+    cdef vec total = splat(0)
+    while j < size:
+        total = total + load(dp + j, size - j) * load(p + j, size - j)
+        j += LANES
+    total = splat(lane_sum(total))
+    j = 0
+    while j < size:
+        store(ds + j, load(p + j, size - j) * (load(dp + j, size - j) - total) * splat(scale), size - j)
+        j += LANES
+
+
+cdef void softmax_forward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    cdef int64_t N = args[1], T = args[2], n
+    cdef real scale = <real>number(args + 3)
+    cdef real *s = reals(args[4])
+    cdef real *p = reals(args[5])
+    for n in range(share(N, worker, workers, 1), share(N, worker + 1, workers, 1)):
+        softmax_row(s + n * T, p + n * T, n % T + 1, T, scale)
+
+
+cdef void softmax_backward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    cdef int64_t N = args[1], T = args[2], n
+    cdef real scale = <real>number(args + 3)
+    cdef real *dp = reals(args[4])
+    cdef real *p = reals(args[5])
+    cdef real *ds = reals(args[6])
+    for n in range(share(N, worker, workers, 1), share(N, worker + 1, workers, 1)):
+        softmax_backward_row(dp + n * T, p + n * T, ds + n * T, T, scale)
+
+
+# ---- attention -------------------------------------------------------------------------------------------------------
+
+
+cdef void attention_forward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    cdef int64_t B = args[1], T = args[2], C = args[3], H = args[4], R = args[5], P = args[6]
+    cdef int64_t D = C // H, wide = 3 * C, task, b, h, r, end, i
+    cdef real *panel = reals(args[10]) + worker * P
+    cdef real scale = <real>(1 / sqrt(<double>D))
+    cdef real *q
+    cdef real *weights
+    cdef real *out
+    for task in range(share(B * H, worker, workers, 1), share(B * H, worker + 1, workers, 1)):
+        b = task // H
+        h = task % H
+        q = reals(args[7]) + b * T * wide + h * D
+        out = reals(args[8]) + b * T * C + h * D
+        weights = reals(args[9]) + task * T * T
+        r = 0
+        while r < T:
+            end = least(r + R, T)
+            gemm(
+                end - r, end, D, q + r * wide, wide, 1, q + C, 1, wide, weights + r * T, T, NULL, 0, panel)
+            for i in range(r, end):
+                softmax_row(weights + i * T, weights + i * T, i + 1, T, scale)
+            gemm(
+                end - r, D, end, weights + r * T, T, 1, q + 2 * C, wide, 1, out + r * C, C, NULL, 0, panel)
+            r += R
+
+
+cdef void attention_backward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    cdef int64_t B = args[1], T = args[2], C = args[3], H = args[4], R = args[5], P = args[6]
+    cdef int64_t D = C // H, wide = 3 * C, task, first_one, r, end, rows, i
+    cdef real *ds = reals(args[11]) + worker * R * T
+    cdef real *panel = reals(args[12]) + worker * P
+    cdef real scale = <real>(1 / sqrt(<double>D))
+    cdef real *q
+    cdef real *dq
+    cdef real *dk
+    cdef real *dv
+    cdef real *dout
+    cdef real *band
+    for task in range(share(B * H, worker, workers, 1), share(B * H, worker + 1, workers, 1)):
+        first_one = task // H * T * wide + task % H * D
+        q = reals(args[8]) + first_one
+        dq = reals(args[10]) + first_one
+        dk = dq + C
+        dv = dq + 2 * C
+        r = 0
+        while r < T:
+            end = least(r + R, T)
+            rows = end - r
+            dout = reals(args[7]) + (task // H * T + r) * C + task % H * D
+            band = reals(args[9]) + (task * T + r) * T
+            for i in range(r, end):
+                clear(dk + i * wide, D)
+                clear(dv + i * wide, D)
+            gemm(rows, end, D, dout, C, 1, q + 2 * C, 1, wide, ds, T, NULL, 0, panel)
+            for i in range(rows):
+                softmax_backward_row(ds + i * T, band + i * T, ds + i * T, end, scale)
+            gemm(rows, D, end, ds, T, 1, q + C, wide, 1, dq + r * wide, wide, NULL, 0, panel)
+            gemm(end, D, rows, ds, 1, T, q + r * wide, wide, 1, dk, wide, dk, wide, panel)
+            gemm(end, D, rows, band, 1, T, dout, C, 1, dv, wide, dv, wide, panel)
+            r += R
+
+
+# ---- gelu ------------------------------------------------------------------------------------------------------------
+
+cdef double TWICE_ROOT = 1.5957691216057308  # 2 √(2/π)

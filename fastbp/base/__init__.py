@@ -1,0 +1,1 @@
+"""What every other package stands on: dimensions, units, errors, random numbers."""

@@ -1,0 +1,1 @@
+"""What is computed: tensors, nodes and the decoder built of them."""

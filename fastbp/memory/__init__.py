@@ -1,0 +1,1 @@
+"""Where every buffer lies: the layout of one arena, and the arena."""

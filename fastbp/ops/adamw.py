@@ -1,0 +1,113 @@
+"""AdamW in one pass over all parameters, after clipping by the global norm.
+
+    norm = √Σ g²  in float64, in parts of 4,096 added in order;   g ← g · min(1, clip/(norm + 1e-6))  where clip > 0
+    m ← β1 m + (1 − β1) g;   v ← β2 v + (1 − β2) g²
+    p ← p − lr·decay·p − lr (m/(1 − β1^t)) / (√(v/(1 − β2^t)) + eps);   g ← 0
+
+Parameters lie in one flat buffer, the K elements that decay (tensors of two or more dimensions) first. The scalars come in
+`hyper` = (lr, β1, β2, eps, decay, 1 − β1^t, 1 − β2^t, clip). Where the norm is not finite nothing is changed, so that the
+culprit can be found: the trap is a single NaN that spreads over every weight.
+Source: Loshchilov and Hutter 2019, algorithm 2.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from fastbp.ops.op import Op
+from fastbp.simd.abi import cast, dim, double_span, inline, span
+from fastbp.simd.gemm import share
+
+PART = 4096
+"""Elements in a part of the norm's sum: its order does not depend on the number of workers."""
+
+
+def forward(d, hyper, p, g, m, v, partials, norm):  # type: ignore[no-untyped-def]
+    for q in range(d.Q):
+        part = g[q * PART : (q + 1) * PART].astype(np.float64)
+        partials[q] = part @ part
+    norm[0] = math.sqrt(math.fsum(partials)) if np.isfinite(partials).all() else math.nan
+    if not math.isfinite(norm[0]):
+        return
+    real = p.dtype.type
+    lr, beta1, beta2, eps, decay, correction1, correction2, clip = (real(x) for x in hyper)
+    if clip > 0:
+        g *= real(min(1.0, hyper[7] / (norm[0] + 1e-6)))
+    m[:] = beta1 * m + (1 - beta1) * g
+    v[:] = beta2 * v + (1 - beta2) * (g * g)
+    p[: d.K] -= lr * decay * p[: d.K]
+    p -= lr * (m / correction1) / (np.sqrt(v / correction2) + eps)
+    g[:] = 0
+
+
+@inline
+def _square_sum(g):  # type: ignore[no-untyped-def]
+    total = 0.0
+    for i in range(g.size):
+        total += np.float64(g[i]) * np.float64(g[i])
+    return total
+
+
+@inline
+def _step(args, hyper, scale, decay, p, g, m, v):  # type: ignore[no-untyped-def]
+    one = cast(args, 1)
+    lr, beta1, beta2, eps = cast(args, hyper[0]), cast(args, hyper[1]), cast(args, hyper[2]), cast(args, hyper[3])
+    inverse1, inverse2 = cast(args, 1 / hyper[5]), cast(args, 1 / hyper[6])
+    for i in range(p.size):
+        gradient = g[i] * scale
+        first = beta1 * m[i] + (one - beta1) * gradient
+        second = beta2 * v[i] + (one - beta2) * (gradient * gradient)
+        m[i] = first
+        v[i] = second
+        p[i] = p[i] - lr * decay * p[i] - lr * (first * inverse1) / (np.sqrt(second * inverse2) + eps)
+        g[i] = 0
+
+
+def numba_forward(args, worker, workers):  # type: ignore[no-untyped-def]
+    phase, Z, K, Q = dim(args, 0), dim(args, 1), dim(args, 2), dim(args, 3)
+    hyper = double_span(args, dim(args, 4), 0, 8)
+    p, g, m, v = dim(args, 5), dim(args, 6), dim(args, 7), dim(args, 8)
+    partials = double_span(args, dim(args, 9), 0, Q)
+    if phase == 0:
+        start, stop = share(Q, worker, workers, 1)
+        for q in range(start, stop):
+            partials[q] = _square_sum(span(args, g, q * PART, min(PART, Z - q * PART)))
+        return
+    total = 0.0
+    for q in range(Q):
+        total += partials[q]
+    norm = np.sqrt(total)
+    if worker == 0:
+        double_span(args, dim(args, 10), 0, 1)[0] = norm
+    if not np.isfinite(norm):
+        return
+    scale = min(1.0, hyper[7] / (norm + 1e-6)) if hyper[7] > 0 else 1.0
+    start, stop = share(Z, worker, workers, 16)
+    middle = min(max(K, start), stop)
+    for part in range(2):
+        a, size = (start, middle - start) if part == 0 else (middle, stop - middle)
+        decay = cast(args, hyper[4] if part == 0 else 0.0)
+        _step(
+            args, hyper, cast(args, scale), decay,
+            span(args, p, a, size), span(args, g, a, size), span(args, m, a, size), span(args, v, a, size),
+        )  # fmt: skip
+
+
+OP = Op(
+    name="adamw",
+    dims=("Z", "K", "Q"),
+    inputs={"hyper": "8", "p": "Z", "g": "Z", "m": "Z", "v": "Z", "partials": "Q"},
+    integers=(),
+    outputs={"norm": "1"},
+    doubles=("hyper", "partials", "norm"),
+    derive=lambda d: {"Q": -(-d.Z // PART)},
+    backward_reads=(),
+    forward_phases=2,
+    forward=forward,
+    backward=None,
+    numba_forward=numba_forward,
+    numba_backward=None,
+    pointwise=lambda d: (16 * d.Z, 0),
+)

@@ -1,0 +1,119 @@
+"""Layer normalisation of each row.
+
+    forward   x̂ = (x − μ)·r with r = 1/√(σ² + eps);  y = x̂ ∘ weight + bias
+    backward  g = dy ∘ weight;  dx = r (g − mean(g) − x̂ mean(g ∘ x̂));  dweight += Σ_n dy ∘ x̂;  dbias += Σ_n dy
+
+Saved: mean and rstd, 8 bytes a row in float32; x̂ comes back from them and x for less than it costs to keep.
+The trap: dx is a projection, orthogonal to 1 and to x̂ where weight is 1; leaving out either mean looks almost right.
+The sums over rows run in the order of the rows, one chain a column; workers share the columns.
+Source: Ba, Kiros and Hinton 2016.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fastbp.ops.op import Op
+from fastbp.simd.abi import cast, dim, inline, itemsize, number, span
+from fastbp.simd.gemm import share
+
+
+def forward(d, x, weight, bias, y, mean, rstd):  # type: ignore[no-untyped-def]
+    x.mean(axis=1, out=mean)
+    y[:] = x - mean[:, None]
+    rstd[:] = 1 / np.sqrt((y * y).mean(axis=1) + d.eps)
+    y *= rstd[:, None]
+    y *= weight
+    y += bias
+
+
+def backward(d, dy, x, weight, mean, rstd, dx, dweight, dbias):  # type: ignore[no-untyped-def]
+    x_hat = (x - mean[:, None]) * rstd[:, None]
+    dweight += (dy * x_hat).sum(axis=0)
+    dbias += dy.sum(axis=0)
+    g = dy * weight
+    along = (g * x_hat).mean(axis=1, keepdims=True)
+    dx[:] = (g - g.mean(axis=1, keepdims=True) - x_hat * along) * rstd[:, None]
+
+
+@inline
+def _forward_row(args, x, weight, bias, y, eps, C):  # type: ignore[no-untyped-def]
+    total = cast(args, 0)
+    for c in range(C):
+        total += x[c]
+    mean = total / cast(args, C)
+    squares = cast(args, 0)
+    for c in range(C):
+        squares += (x[c] - mean) * (x[c] - mean)
+    rstd = cast(args, 1) / np.sqrt(squares / cast(args, C) + eps)
+    for c in range(C):
+        y[c] = (x[c] - mean) * rstd * weight[c] + bias[c]
+    return mean, rstd
+
+
+def numba_forward(args, worker, workers):  # type: ignore[no-untyped-def]
+    N, C, eps = dim(args, 1), dim(args, 2), number(args, 3)
+    x, weight, bias, y, mean, rstd = dim(args, 4), dim(args, 5), dim(args, 6), dim(args, 7), dim(args, 8), dim(args, 9)
+    start, stop = share(N, worker, workers, 1)
+    w, b = span(args, weight, 0, C), span(args, bias, 0, C)
+    for n in range(start, stop):
+        m, r = _forward_row(args, span(args, x, n * C, C), w, b, span(args, y, n * C, C), eps, C)
+        span(args, mean, n, 1)[0] = m
+        span(args, rstd, n, 1)[0] = r
+
+
+@inline
+def _backward_row(args, dy, x, weight, mean, rstd, dx, C):  # type: ignore[no-untyped-def]
+    total = cast(args, 0)
+    along = cast(args, 0)
+    for c in range(C):
+        g = dy[c] * weight[c]
+        total += g
+        along += g * ((x[c] - mean) * rstd)
+    total /= cast(args, C)
+    along /= cast(args, C)
+    for c in range(C):
+        x_hat = (x[c] - mean) * rstd
+        dx[c] = (dy[c] * weight[c] - total - x_hat * along) * rstd
+
+
+@inline
+def _add_row(dy, x, mean, rstd, dweight, dbias, width):  # type: ignore[no-untyped-def]
+    for c in range(width):
+        dweight[c] += dy[c] * ((x[c] - mean) * rstd)
+        dbias[c] += dy[c]
+
+
+def numba_backward(args, worker, workers):  # type: ignore[no-untyped-def]
+    N, C = dim(args, 1), dim(args, 2)
+    dy, x, weight, mean, rstd = dim(args, 4), dim(args, 5), dim(args, 6), dim(args, 7), dim(args, 8)
+    dx, dweight, dbias = dim(args, 9), dim(args, 10), dim(args, 11)
+    w = span(args, weight, 0, C)
+    means, rstds = span(args, mean, 0, N), span(args, rstd, 0, N)
+    start, stop = share(N, worker, workers, 1)
+    for n in range(start, stop):
+        row = n * C
+        _backward_row(args, span(args, dy, row, C), span(args, x, row, C), w, means[n], rstds[n], span(args, dx, row, C), C)
+    left, right = share(C, worker, workers, 64 // itemsize(args))
+    width = right - left
+    dw, db = span(args, dweight, left, width), span(args, dbias, left, width)
+    for n in range(N):
+        row = n * C + left
+        _add_row(span(args, dy, row, width), span(args, x, row, width), means[n], rstds[n], dw, db, width)
+
+
+OP = Op(
+    name="layernorm",
+    dims=("N", "C"),
+    attributes=("eps",),
+    inputs={"x": "N C"},
+    params={"weight": "C", "bias": "C"},
+    outputs={"y": "N C"},
+    saved={"mean": "N", "rstd": "N"},
+    backward_reads=("x", "weight", "mean", "rstd"),
+    forward=forward,
+    backward=backward,
+    numba_forward=numba_forward,
+    numba_backward=numba_backward,
+    pointwise=lambda d: (8 * d.N * d.C, 14 * d.N * d.C),
+)

@@ -1,0 +1,50 @@
+"""The residual stream: what a sublayer adds to it.
+
+    forward   y = x + f
+    backward  dx = dy;  df = dy
+
+Backward is the identity to both inputs, so there is no backward kernel: both gradients *are* dy's buffer, read by the
+sublayer first; then the sublayer's own gradient is added to it, which makes it the gradient of x.
+The forward kernel does that addition too.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fastbp.ops.op import Op
+from fastbp.simd.abi import add, copy, dim, span
+from fastbp.simd.gemm import share
+
+
+def forward(d, x, f, y):  # type: ignore[no-untyped-def]
+    np.add(x, f, out=y)
+
+
+def numba_forward(args, worker, workers):  # type: ignore[no-untyped-def]
+    start, stop = share(dim(args, 1) * dim(args, 2), worker, workers, 16)
+    size = stop - start
+    x, f, y = dim(args, 3), dim(args, 4), dim(args, 5)
+    total = span(args, y, start, size)
+    if y == f:
+        add(span(args, x, start, size), total, size)
+        return
+    if y != x:
+        copy(span(args, x, start, size), total, size)
+    add(span(args, f, start, size), total, size)
+
+
+OP = Op(
+    name="residual",
+    dims=("N", "C"),
+    inputs={"x": "N C", "f": "N C"},
+    outputs={"y": "N C"},
+    backward_reads=(),
+    passes_gradient=("x", "f"),
+    forward=forward,
+    backward=None,
+    numba_forward=numba_forward,
+    numba_backward=None,
+    forward_in_place={"y": "f"},
+    pointwise=lambda d: (d.N * d.C, d.N * d.C),
+)

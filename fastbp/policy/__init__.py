@@ -1,0 +1,1 @@
+"""Rules and searches that choose a plan; they judge it by its schedule."""

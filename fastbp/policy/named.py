@@ -1,0 +1,139 @@
+"""The named policies: which activations each of them keeps.
+
+    save_all            everything that backward reads
+    full                every block's input (Megatron: full recomputation; JAX: nothing saveable inside a block)
+    every(k)            the input of every k-th block: segments of k blocks
+    sqrt                every(⌈√L⌉) (Chen et al. 2016)
+    selective(...)      all but the outputs of the named parts: layernorm, gelu, core_attn, mlp (Korthikanti et al. 2022)
+    save_only(...)      the named tensors alone ("qkv" in every block, "blocks.3.qkv" in one)
+
+The final norm's tensors are always kept, since backward begins there, and the last block is not recomputed where that would
+not lower the peak.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fastbp.base.errors import InputError, nearest
+from fastbp.graph.graph import Graph
+from fastbp.schedule.plan import Plan, head_rows
+from fastbp.schedule.schedule import training_schedule
+from fastbp.schedule.simulate import simulate
+
+SELECTIVE = {
+    "layernorm": ("ln1", "ln2"),
+    "gelu": ("g",),
+    "core_attn": ("p",),
+    "mlp": ("ln2", "u", "g"),
+}
+"""Parts of a block and the tensors that recomputing them does without."""
+
+_CALL = re.compile(r"\s*([a-z_]+)\s*(?:\(\s*(.*?)\s*\))?\s*")
+_BLOCK_TENSOR = re.compile(r"blocks\.(\d+)\.(.+)")
+
+
+def short_name(tensor: str) -> str:
+    """A tensor's name within its block: "ln1.mean" for "blocks.3.ln1.mean"."""
+    match = _BLOCK_TENSOR.fullmatch(tensor)
+    return match[2] if match else tensor
+
+
+def _block(tensor: str) -> int | None:
+    match = _BLOCK_TENSOR.fullmatch(tensor)
+    return int(match[1]) if match else None
+
+
+def _inputs(graph: Graph, step: int) -> set[str]:
+    return {f"blocks.{i}.x" for i in range(0, graph.blocks, step)}
+
+
+def _save_all(graph: Graph, words: tuple[str, ...]) -> set[str]:
+    return set(graph.read_by_backward)
+
+
+def _full(graph: Graph, words: tuple[str, ...]) -> set[str]:
+    return _inputs(graph, 1)
+
+
+def _every(graph: Graph, words: tuple[str, ...]) -> set[str]:
+    if len(words) != 1 or not words[0].isdigit() or int(words[0]) < 1:
+        raise InputError(f"policy every({', '.join(words)}): give one whole number of blocks of at least 1, as in every(2)")
+    return _inputs(graph, int(words[0]))
+
+
+def _sqrt(graph: Graph, words: tuple[str, ...]) -> set[str]:
+    return _inputs(graph, math.ceil(math.sqrt(graph.blocks)))
+
+
+def _selective(graph: Graph, words: tuple[str, ...]) -> set[str]:
+    if not words:
+        raise InputError(f"policy selective() names no part: give some of {', '.join(SELECTIVE)}")
+    for word in words:
+        if word not in SELECTIVE:
+            raise InputError(f"selective({word}): there is no such part{nearest(word, SELECTIVE)}: choose {', '.join(SELECTIVE)}")
+    dropped = {name for word in words for name in SELECTIVE[word]}
+    return {name for name in graph.read_by_backward if short_name(name) not in dropped}
+
+
+def _save_only(graph: Graph, words: tuple[str, ...]) -> set[str]:
+    known = {name for tensor in graph.read_by_backward for name in (tensor, short_name(tensor))}
+    for word in words:
+        if word not in known:
+            short = sorted({short_name(name) for name in graph.read_by_backward if _block(name) is not None})
+            raise InputError(f"save_only({word}): backward reads no such tensor{nearest(word, known)}: choose {', '.join(short)}")
+    return {name for name in graph.read_by_backward if name in words or short_name(name) in words}
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A named rule: its tensors to keep, and whether it takes arguments."""
+
+    keep: Callable[[Graph, tuple[str, ...]], set[str]]
+    arguments: str
+    help: str
+
+
+POLICIES: dict[str, Policy] = {
+    "save_all": Policy(_save_all, "", "keep everything that backward reads"),
+    "full": Policy(_full, "", "keep the blocks' inputs, recompute every block"),
+    "every": Policy(_every, "k", "keep the input of every k-th block"),
+    "sqrt": Policy(_sqrt, "", "every(k) with k the square root of the number of blocks"),
+    "selective": Policy(_selective, "parts", "recompute the named parts: " + ", ".join(SELECTIVE)),
+    "save_only": Policy(_save_only, "names", "keep the named tensors alone"),
+}
+
+
+def policy_names() -> tuple[str, ...]:
+    """Every policy as it is written: "every(k)"."""
+    return tuple(f"{name}({policy.arguments})" if policy.arguments else name for name, policy in POLICIES.items())
+
+
+def make_plan(graph: Graph, policy: str) -> Plan:
+    """The plan of a policy as it is written on the command line: "full", "every(2)", "selective(core_attn, gelu)".
+
+    Raises InputError for an unknown policy or argument, with the nearest known one.
+    """
+    match = _CALL.fullmatch(policy)
+    name = match[1] if match else policy
+    if not match or name not in POLICIES:
+        raise InputError(f"policy '{policy}' is unknown{nearest(name, POLICIES)}: choose {', '.join(policy_names())}")
+    words = tuple(word.strip() for word in (match[2] or "").split(",") if word.strip())
+    if words and not POLICIES[name].arguments:
+        raise InputError(f"policy {name} takes no argument, but '{policy}' gives one: write {name}")
+    keep = POLICIES[name].keep(graph, words) | {tensor for tensor in graph.read_by_backward if _block(tensor) is None}
+    written = f"{name}({', '.join(words)})" if words else name
+    return without_useless_recompute(graph, Plan(written, frozenset(keep), head_rows(graph)))
+
+
+def without_useless_recompute(graph: Graph, plan: Plan) -> Plan:
+    """Keeps the last block whole where recomputing it does not lower the peak: backward begins with it."""
+    last = frozenset(name for name in graph.read_by_backward if _block(name) == graph.blocks - 1)
+    whole = plan.keeping(last)
+    if whole == plan:
+        return plan
+    peaks = [simulate(training_schedule(graph, each)).peak_bytes for each in (plan, whole)]
+    return whole if peaks[1] <= peaks[0] else plan

@@ -1,0 +1,1 @@
+"""How it is done: kernels, the program that calls them and the workers that run it."""

@@ -1,0 +1,197 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
+"""The loop that runs a program: kernels by address, W workers, a barrier between instructions, no GIL, no Python.
+
+Worker 0 is the caller's thread. The others are threads that live in `serve`: they spin for a moment, then sleep on a
+condition until the next program is posted; one wake-up a run.
+"""
+
+from libc.stdint cimport int64_t, intptr_t
+from libc.stdlib cimport calloc, free
+
+cdef extern from *:
+    """
+    #include <pthread.h>
+    #include <sched.h>
+    #include <stdatomic.h>
+    #include <stdint.h>
+
+    typedef void (*fastbp_kernel)(const int64_t *, int64_t, int64_t);
+
+    typedef struct {
+        _Atomic long arrived;
+        char apart[120];
+        _Atomic long phase;
+        char apart_too[120];
+        _Atomic long posted;        /* counts programs; a change wakes the workers */
+        char apart_again[120];
+        _Atomic int stopping;
+        _Atomic int sleepers;
+        pthread_mutex_t mutex;
+        pthread_cond_t condition;
+        const int64_t *functions;
+        const int64_t *arguments;
+        long count;
+        long stride;
+        long workers;
+    } fastbp_team;
+
+    #if defined(__x86_64__) || defined(__i386__)
+    #define FASTBP_PAUSE() __builtin_ia32_pause()
+    #elif defined(__aarch64__)
+    #define FASTBP_PAUSE() __asm__ __volatile__("yield")
+    #else
+    #define FASTBP_PAUSE() ((void)0)
+    #endif
+
+    enum { FASTBP_SPINS = 4000 };
+
+    static void fastbp_barrier(fastbp_team *team) {
+        long phase = atomic_load_explicit(&team->phase, memory_order_relaxed);
+        if (atomic_fetch_add_explicit(&team->arrived, 1, memory_order_acq_rel) == team->workers - 1) {
+            atomic_store_explicit(&team->arrived, 0, memory_order_relaxed);
+            atomic_store_explicit(&team->phase, phase + 1, memory_order_release);
+            return;
+        }
+        int spins = 0;
+        while (atomic_load_explicit(&team->phase, memory_order_acquire) == phase) {
+            FASTBP_PAUSE();
+            if (++spins >= FASTBP_SPINS) { spins = 0; sched_yield(); }
+        }
+    }
+
+    static void fastbp_run(fastbp_team *team, long worker) {
+        const int64_t *row = team->arguments;
+        for (long i = 0; i < team->count; i++, row += team->stride) {
+            ((fastbp_kernel)(intptr_t)team->functions[i])(row, worker, team->workers);
+            if (team->workers > 1) fastbp_barrier(team);
+        }
+    }
+
+    static void fastbp_post(fastbp_team *team) {
+        atomic_fetch_add(&team->posted, 1);
+        if (atomic_load(&team->sleepers)) {
+            pthread_mutex_lock(&team->mutex);
+            pthread_cond_broadcast(&team->condition);
+            pthread_mutex_unlock(&team->mutex);
+        }
+    }
+
+    static void fastbp_await(fastbp_team *team, long seen) {
+        for (int spins = 0; spins < 20 * FASTBP_SPINS; spins++) {
+            if (atomic_load_explicit(&team->posted, memory_order_acquire) != seen) return;
+            FASTBP_PAUSE();
+        }
+        pthread_mutex_lock(&team->mutex);
+        atomic_fetch_add(&team->sleepers, 1);
+        while (atomic_load(&team->posted) == seen) pthread_cond_wait(&team->condition, &team->mutex);
+        atomic_fetch_sub(&team->sleepers, 1);
+        pthread_mutex_unlock(&team->mutex);
+    }
+
+    static void fastbp_serve(fastbp_team *team, long worker) {
+        long seen = 0;
+        for (;;) {
+            fastbp_await(team, seen);
+            seen++;
+            if (atomic_load(&team->stopping)) return;
+            fastbp_run(team, worker);
+        }
+    }
+    """
+    ctypedef struct fastbp_team:
+        int stopping
+        const int64_t *functions
+        const int64_t *arguments
+        long count
+        long stride
+        long workers
+        void *mutex
+        void *condition
+    ctypedef void (*fastbp_kernel)(const int64_t *, int64_t, int64_t) noexcept nogil
+    void fastbp_run(fastbp_team *, long) noexcept nogil
+    void fastbp_post(fastbp_team *) noexcept nogil
+    void fastbp_serve(fastbp_team *, long) noexcept nogil
+
+cdef extern from *:
+    """
+    static void fastbp_init(fastbp_team *team, long workers) {
+        team->workers = workers;
+        pthread_mutex_init(&team->mutex, NULL);
+        pthread_cond_init(&team->condition, NULL);
+    }
+    static void fastbp_stop(fastbp_team *team) { atomic_store(&team->stopping, 1); fastbp_post(team); }
+    """
+    void fastbp_init(fastbp_team *, long) noexcept nogil
+    void fastbp_stop(fastbp_team *) noexcept nogil
+
+
+cdef class Instructions:
+    """Kernel addresses (n) and their argument rows (n, stride), int64, kept alive and pointed at once."""
+
+    cdef int64_t[::1] _functions
+    cdef int64_t[:, ::1] _arguments
+    cdef const int64_t *functions
+    cdef const int64_t *arguments
+    cdef readonly long count
+    cdef long stride
+
+    def __init__(self, int64_t[::1] functions not None, int64_t[:, ::1] arguments not None):
+        if functions.shape[0] != arguments.shape[0]:
+            raise ValueError(f"{functions.shape[0]} kernels, but {arguments.shape[0]} rows of arguments")
+        self._functions, self._arguments = functions, arguments
+        self.count, self.stride = functions.shape[0], arguments.shape[1]
+        self.functions = &functions[0] if self.count else NULL
+        self.arguments = &arguments[0, 0] if self.count and self.stride else NULL
+
+    def run_alone(self, long start, long stop, long workers):
+        """Runs instructions [start, stop) in the calling thread, which plays each of `workers` workers in turn."""
+        cdef long i, worker
+        if not 0 <= start <= stop <= self.count:
+            raise IndexError(f"instructions {start} to {stop} of {self.count}")
+        with nogil:
+            for i in range(start, stop):
+                for worker in range(workers):
+                    (<fastbp_kernel><intptr_t>self.functions[i])(self.arguments + i * self.stride, worker, workers)
+
+
+cdef class Team:
+    """The shared state of `workers` workers. `serve(w)` is the life of worker w ≥ 1; `run` is worker 0."""
+
+    cdef fastbp_team *team
+
+    def __cinit__(self, long workers):
+        if workers < 1:
+            raise ValueError(f"a team of {workers} workers")
+        self.team = <fastbp_team *>calloc(1, sizeof(fastbp_team))
+        if self.team is NULL:
+            raise MemoryError("no memory for a team of workers")
+        fastbp_init(self.team, workers)
+
+    def __dealloc__(self):
+        free(self.team)
+
+    @property
+    def workers(self):
+        return self.team.workers
+
+    def serve(self, long worker):
+        """Runs every program that is posted, as `worker`, until `stop`."""
+        with nogil:
+            fastbp_serve(self.team, worker)
+
+    def run(self, Instructions instructions not None):
+        """Runs a program to its end with all workers. One caller at a time."""
+        if instructions.count == 0:
+            return
+        self.team.functions = instructions.functions
+        self.team.arguments = instructions.arguments
+        self.team.count = instructions.count
+        self.team.stride = instructions.stride
+        with nogil:
+            if self.team.workers > 1:
+                fastbp_post(self.team)
+            fastbp_run(self.team, 0)
+
+    def stop(self):
+        """Sends every worker home. Nothing may run."""
+        fastbp_stop(self.team)

@@ -1,0 +1,192 @@
+"""Schedule + layout + backend → program: every action becomes kernel calls with addresses.
+
+All checks happen here, once: that every array has the size and alignment that its op declares. Nothing is checked again.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+
+from fastbp.base.dims import Dims, shape_of
+from fastbp.graph.graph import Node
+from fastbp.memory.arena import Arena
+from fastbp.memory.layout import Layout
+from fastbp.ops.op import Op
+from fastbp.ops.registry import OPS
+from fastbp.run.backend import Backend
+from fastbp.run.program import Instruction, Program
+from fastbp.schedule.actions import Action, Backward, Free, Reduce, written
+from fastbp.schedule.effects import Effects, sliced_dims
+from fastbp.schedule.schedule import Schedule
+
+Arrays = Mapping[str, np.ndarray]
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Binder:
+    """Everything that an address comes from. `values` and `gradients` hold what does not lie in the arena:
+    parameters, constants and host tensors, and the gradients of parameters and losses."""
+
+    schedule: Schedule
+    layout: Layout
+    arena: Arena
+    values: Arrays
+    gradients: Arrays
+    dtype: str
+    backend: Backend
+    progress: Progress | None = None
+    _offsets: dict[str, list[tuple[int, int, int]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for buffer, offset in zip(self.layout.buffers, self.layout.offsets, strict=True):
+            for name in buffer.names:
+                self._offsets.setdefault(name, []).append((buffer.born, buffer.dies, offset))
+
+    def in_arena(self, tick: int, name: str, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+        """The view of a buffer that is live at a tick."""
+        for born, dies, offset in self._offsets[name]:
+            if born <= tick < dies:
+                return self.arena.view(offset, shape, dtype)
+        raise KeyError(f"tick {tick}: {name} has no buffer")
+
+    def program(self) -> Program:
+        """All instructions of the schedule."""
+        instructions: list[Instruction] = []
+        effects = Effects(self.schedule.graph)
+        for tick, action in enumerate(self.schedule.actions):
+            if not isinstance(action, Free):
+                instructions += self._bind(effects, tick, action)
+        return Program(tuple(instructions))
+
+    def _bind(self, effects: Effects, tick: int, action: Action) -> Iterator[Instruction]:
+        if isinstance(action, Reduce):
+            return self._reduce(tick, action)
+        node = self.schedule.graph.by_name[action.node]
+        dims = sliced_dims(node, action.rows)
+        direction = "backward" if isinstance(action, Backward) else "forward"
+        arguments = node.op.backward_arguments() if direction == "backward" else node.op.forward_arguments()
+        arrays = []
+        for role, port in arguments:
+            if role == "scratch":
+                arrays.append((f"{port} of {written(action)}", self._scratch(tick, action, node.op, port, dims)))
+            else:
+                arrays.append(self._tensor(effects, tick, action, node, role, port))
+        kinds = [self._writes(node.op, direction, role, port) for role, port in arguments]
+        outputs = tuple((name, array) for (name, array), writes in zip(arrays, kinds, strict=True) if writes and array is not None)
+        call = Call(node.op, direction, dims, node.attributes, tuple(array for _, array in arrays))
+        return self._instructions(tick, node.name, call, outputs)
+
+    def _writes(self, op: Op, direction: str, role: str, port: str) -> bool:
+        if direction == "forward":
+            return role == "value" and port in {**op.outputs, **op.saved}
+        return (role == "gradient" and port not in op.outputs) or (role == "value" and port in op.outputs)
+
+    def _reduce(self, tick: int, action: Reduce) -> Iterator[Instruction]:
+        op, name = OPS["residual"], action.source.removeprefix("d:").split("+")[0]
+        shape = self.schedule.graph.tensors[name].shape
+        total = self.in_arena(tick, action.into, shape, self.dtype)
+        part = self.in_arena(tick, action.source, shape, self.dtype)
+        call = Call(op, "forward", Dims({"N": 1, "C": total.size}), {}, (total, part, total))
+        return self._instructions(tick, written(action), call, ((action.into, total),))
+
+    def _scratch(self, tick: int, action: Action, op: Op, port: str, dims: Dims) -> np.ndarray:
+        shapes = op.scratch if isinstance(action, Backward) else op.forward_scratch
+        shape = shape_of(shapes[port], dims)
+        if 0 in shape:
+            return np.empty(shape, self.dtype)
+        return self.in_arena(tick, f"{port} of {written(action)}", shape, self.dtype)
+
+    def _tensor(
+        self, effects: Effects, tick: int, action: Action, node: Node, role: str, port: str
+    ) -> tuple[str, np.ndarray | None]:
+        if port not in node.ports:
+            return port, None
+        tensor = self.schedule.graph.tensors[node.ports[port]]
+        name = f"d:{tensor.name}" if role == "gradient" else tensor.name
+        if tensor.kind == "activation":
+            if role == "gradient" and port in node.op.inputs:
+                name = effects.contribution(node, tensor.name)
+            buffer = effects.buffer(name) if role == "gradient" else name
+            array = self.in_arena(tick, buffer, tensor.shape, self.dtype)
+        else:
+            source = self.gradients if role == "gradient" else self.values
+            if tensor.name not in source:
+                return name, None
+            array = source[tensor.name]
+        array = array.reshape(node.op.shape(port, node.dims))
+        rows = getattr(action, "rows", None)
+        return name, array[rows[0] : rows[1]] if rows and node.op.sliced(port) else array
+
+    def _instructions(
+        self, tick: int, node: str, call: Call, outputs: tuple[tuple[str, np.ndarray], ...]
+    ) -> Iterator[Instruction]:
+        call.check(self.dtype)
+        if not self.backend.compiled:
+            yield Instruction(tick, node, call.op.name, call.direction, outputs, call=call.numpy())
+            return
+        address = self.backend.address(call.op.name, call.direction, self.dtype, self.progress)
+        for phase in range(call.op.phases(call.direction)):
+            yield Instruction(tick, node, call.op.name, call.direction, outputs, address, call.row(phase))
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of an op's kernel with its arrays, in the order that the op declares."""
+
+    op: Op
+    direction: str
+    dims: Dims
+    attributes: Mapping[str, float]
+    arrays: tuple[np.ndarray | None, ...]
+
+    def check(self, dtype: str) -> None:
+        """Raises ValueError unless every array has the size that the op declares, is contiguous and of the right dtype."""
+        backward = self.direction == "backward"
+        arguments = self.op.backward_arguments() if backward else self.op.forward_arguments()
+        if len(arguments) != len(self.arrays):
+            raise ValueError(f"{self.op.name} {self.direction} takes {len(arguments)} arrays, not {len(self.arrays)}")
+        for (role, port), array in zip(arguments, self.arrays, strict=True):
+            what = f"{self.op.name} {self.direction}, {port}"
+            if array is None:
+                if role == "value" and port not in self.op.optional:
+                    raise ValueError(f"{what} is missing")
+                continue
+            if role == "scratch":
+                shape = shape_of((self.op.scratch if backward else self.op.forward_scratch)[port], self.dims)
+            else:
+                shape = self.op.shape(port, self.dims)
+            expected = "int32" if port in self.op.integers else "float64" if port in self.op.doubles else dtype
+            if array.size != int(np.prod(shape)) or array.dtype != expected or not array.flags.c_contiguous:
+                raise ValueError(f"{what}: {array.dtype} {array.shape} where {expected} {shape} is due, contiguous")
+
+    def row(self, phase: int) -> tuple[int, ...]:
+        """The argument row of a compiled kernel."""
+        sizes = (self.dims[letter] for letter in self.op.dims)
+        attributes = (_bits(self.attributes[name]) for name in self.op.attributes)
+        return (phase, *sizes, *attributes, *(0 if a is None else int(a.ctypes.data) for a in self.arrays))
+
+    def numpy(self) -> Callable[[], None]:
+        """The call of the NumPy definition, with arrays in the shapes that the op declares."""
+        kernel = self.op.numpy_kernel(self.direction)
+        assert kernel is not None
+        known = SimpleNamespace(**self.dims, **self.attributes)
+        backward = self.direction == "backward"
+        arguments = self.op.backward_arguments() if backward else self.op.forward_arguments()
+        shaped = []
+        for (role, port), array in zip(arguments, self.arrays, strict=True):
+            if role == "scratch" and (array is None or not array.size):
+                continue
+            shaped.append(array if array is None or role == "scratch" else array.reshape(self.op.shape(port, self.dims)))
+        return partial(kernel, known, *shaped)
+
+
+def _bits(value: float) -> int:
+    """A float64's bits as a signed integer."""
+    return int(struct.unpack("<q", struct.pack("<d", float(value)))[0])

@@ -1,0 +1,146 @@
+"""A decoder that is ready to run: its parameters, its plan and the programs for gradients and evaluation.
+
+    decoder = Decoder(DecoderConfig.preset("small"), batch=12, policy="full")
+    decoder.tokens[:], decoder.targets[:] = …
+    decoder.forward_backward()
+    decoder.loss, decoder.gradients["wte"]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+
+import numpy as np
+
+from fastbp.base.errors import InputError
+from fastbp.base.rng import stream
+from fastbp.graph.config import DecoderConfig
+from fastbp.graph.decoder import ITEMSIZE, decoder_graph, parameter_shapes, sinusoidal_positions
+from fastbp.memory.arena import Arena
+from fastbp.memory.flat import Flat, FlatShapes
+from fastbp.memory.layout import Layout, lay_out
+from fastbp.policy.named import make_plan
+from fastbp.run.backend import choose_backend
+from fastbp.run.bind import Binder
+from fastbp.run.program import Program
+from fastbp.run.runner import Runner
+from fastbp.run.workers import choose_workers
+from fastbp.schedule.plan import Plan
+from fastbp.schedule.schedule import Schedule, evaluation_schedule, training_schedule
+from fastbp.schedule.simulate import Simulation, simulate
+
+INIT_SPREAD = 0.02
+
+
+class Decoder:
+    """Parameters, gradients and bound programs of one decoder at one batch size.
+
+    `tokens`, `targets` (B, T) int32 and `row_weights` (B, T) are read by a run, `losses` (B, T) written. A row's weight is its
+    share of the loss: 1/N for the mean. Gradients accumulate until `zero_gradients` or an optimiser clears them.
+    """
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        batch: int,
+        *,
+        policy: str = "save_all",
+        plan: Plan | None = None,
+        backend: str = "auto",
+        workers: int | None = None,
+        dtype: str = "float32",
+        progress: Callable[[str], None] | None = None,
+    ) -> None:
+        if batch < 1:
+            raise InputError(f"batch is {batch}: give at least 1 sequence")
+        if dtype not in ITEMSIZE:
+            raise InputError(f"dtype '{dtype}' is unknown: choose float32 or float64")
+        self.config, self.batch, self.dtype = config, batch, dtype
+        self.backend = choose_backend(backend)
+        self.workers = choose_workers(workers, decoder_graph(config, batch).products_per_pass)
+        self.graph = decoder_graph(config, batch, workers=self.workers if self.backend.compiled else 0, dtype=dtype)
+        self.plan = plan or make_plan(self.graph, policy)
+        self._progress = progress
+        self._make_static()
+        self.schedule = training_schedule(self.graph, self.plan)
+        self.simulation = simulate(self.schedule)
+        self.layout = lay_out(self.simulation)
+        self.arena = Arena(max(self.layout.size_bytes, self._evaluation[2].size_bytes))
+        self.gradients_program = self._bind(self.schedule, self.layout)
+        self.runner = Runner(self.workers)
+
+    def _make_static(self) -> None:
+        """What lives outside the arena: parameters and their gradients, tokens, targets, losses."""
+        shape = (self.batch, self.config.context)
+        shapes = FlatShapes(parameter_shapes(self.config))
+        self.parameters, self.gradients = Flat(shapes, self.dtype), Flat(shapes, self.dtype)
+        self.tokens, self.targets = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+        self.losses, self.row_weights = np.zeros(shape, self.dtype), np.full(shape, 1 / (shape[0] * shape[1]), self.dtype)
+        self._constants: dict[str, np.ndarray] = {}
+        if self.config.positions == "sinusoidal":
+            table = sinusoidal_positions(self.config.context, self.config.width)
+            self._constants["positions"] = np.ascontiguousarray(table.astype(self.dtype))
+
+    def _bind(self, schedule: Schedule, layout: Layout) -> Program:
+        host = {"tokens": self.tokens, "targets": self.targets, "losses": self.losses}
+        values = {**self.parameters, **self._constants, **host}
+        gradients = {**self.gradients, "losses": self.row_weights}
+        binder = Binder(schedule, layout, self.arena, values, gradients, self.dtype, self.backend, self._progress)
+        return binder.program()
+
+    @cached_property
+    def _evaluation(self) -> tuple[Schedule, Simulation, Layout]:
+        schedule = evaluation_schedule(self.graph, self.plan)
+        simulation = simulate(schedule)
+        return schedule, simulation, lay_out(simulation)
+
+    @cached_property
+    def evaluation_program(self) -> Program:
+        return self._bind(self._evaluation[0], self._evaluation[2])
+
+    def initialise(self, seed: int) -> None:
+        """Weights N(0, 0.02), norms 1, biases 0; a function of the seed and the tensor's name alone."""
+        for name, values in self.parameters.items():
+            if values.ndim < 2:
+                values[:] = 1 if name.endswith("weight") else 0
+                continue
+            spread = INIT_SPREAD
+            if self.config.scaled_init and name.endswith(("wo", "w2")):
+                spread /= (2 * self.config.blocks) ** 0.5
+            values[:] = spread * stream(seed, f"init {name}").standard_normal(values.shape)
+
+    def forward_backward(self) -> None:
+        """Losses and gradients of `tokens` against `targets`; gradients are added to what is there."""
+        self.runner.run(self.gradients_program)
+
+    def evaluate(self) -> None:
+        """Losses alone."""
+        self.runner.run(self.evaluation_program)
+
+    def zero_gradients(self) -> None:
+        self.gradients.flat[:] = 0
+
+    @property
+    def loss(self) -> float:
+        """Σ row_weights·losses, in float64: the mean loss of the last run where weights are 1/N."""
+        return float(np.dot(self.losses.ravel().astype(np.float64), self.row_weights.ravel().astype(np.float64)))
+
+    @property
+    def peak_bytes_predicted(self) -> int:
+        """What simulate predicts, which is also the size of the training layout."""
+        return self.simulation.peak_bytes
+
+    def measure_peak_bytes(self) -> int:
+        """Runs forward and backward over a marked arena: the end of the highest buffer that was written to.
+
+        Twice, with two patterns, since a value may happen to equal one of them. Gradients are cleared.
+        """
+        places = [(offset, buffer.nbytes) for buffer, offset in zip(self.layout.buffers, self.layout.offsets, strict=True)]
+        peaks = []
+        for pattern in (0xA5, 0x5A):
+            self.arena.mark(pattern)
+            self.forward_backward()
+            peaks.append(self.arena.high_water_bytes(places))
+        self.zero_gradients()
+        return max(peaks)

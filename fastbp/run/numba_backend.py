@@ -1,0 +1,80 @@
+"""The Numba backend: an op's kernel compiled for the very CPU it runs on, cached on disk.
+
+The cache's folder is named after a hash of the package's source, since Numba itself notices a change in a kernel's own
+file only. Where the folder cannot be written, kernels are compiled anew in every process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numba
+from numba import cfunc
+
+from fastbp.ops.registry import OPS
+from fastbp.simd.abi import KERNEL
+from fastbp.simd.gemm import register_gemm
+
+Progress = Callable[[str], None]
+_compiled: dict[tuple[str, str, str], Any] = {}
+
+
+def cache_root() -> Path:
+    """Where compiled kernels are kept: $FASTBP_CACHE_DIR, else the user's cache folder."""
+    root = os.environ.get("FASTBP_CACHE_DIR")
+    if root:
+        return Path(root)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fastbp"
+
+
+@cache
+def source_hash() -> str:
+    """A hash of every Python file of the package and of Numba's version."""
+    digest = hashlib.sha256(numba.__version__.encode())
+    package = Path(__file__).parent.parent
+    for path in sorted([*package.glob("ops/*.py"), *package.glob("simd/*.py")]):
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+@cache
+def cache_folder() -> Path | None:
+    """The folder for this version's kernels, or None where it cannot be written."""
+    folder = cache_root() / f"kernels-{source_hash()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".probe-{os.getpid()}"
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError:
+        return None
+    return folder
+
+
+@contextmanager
+def _numba_cache() -> Any:
+    """Numba's cache folder is ours while a kernel is compiled; the caller's setting comes back afterwards."""
+    before, folder = numba.config.CACHE_DIR, cache_folder()
+    numba.config.CACHE_DIR = str(folder or "")
+    try:
+        yield folder is not None
+    finally:
+        numba.config.CACHE_DIR = before
+
+
+def address(op_name: str, direction: str, dtype: str, progress: Progress | None = None) -> int:
+    """The address of a kernel, compiled or loaded where it is not there yet. `progress` hears its name before."""
+    key = (op_name, direction, dtype)
+    if key not in _compiled:
+        if progress:
+            progress(f"{op_name} {direction}")
+        with _numba_cache() as keep:
+            register_gemm(dtype, cache=keep)
+            _compiled[key] = cfunc(KERNEL[dtype], cache=keep)(OPS[op_name].numba_kernel(direction))
+    return int(_compiled[key].address)

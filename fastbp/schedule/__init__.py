@@ -1,0 +1,1 @@
+"""The decision (plan), when everything happens (schedule) and what that needs (simulate)."""

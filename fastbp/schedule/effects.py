@@ -1,0 +1,124 @@
+"""What an action reads and writes: the one place that says so, for building a schedule and for judging one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+from fastbp.base.dims import Dims, size_of
+from fastbp.graph.graph import Graph, Node
+from fastbp.schedule.actions import Action, Backward, Free, Reduce, Rows
+
+
+def gradient(tensor: str) -> str:
+    """The name of a tensor's gradient."""
+    return f"d:{tensor}"
+
+
+@dataclass(frozen=True)
+class Effect:
+    """Activations and gradients by name; scratch as (port, elements)."""
+
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    scratch: tuple[tuple[str, int], ...] = ()
+
+
+class Effects:
+    """The effects of actions on one graph."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+
+    @cached_property
+    def shared_gradient(self) -> dict[str, str]:
+        """Gradients that share another's buffer: where an op passes its gradient on, the input's is the output's.
+
+        A tensor with several readers takes its first contribution (the last reader's) as its buffer.
+        """
+        shared: dict[str, str] = {}
+        seen: set[str] = set()
+        for node in reversed(self.graph.nodes):
+            for port in node.op.differentiable:
+                name = node.ports[port]
+                if name not in seen and port in node.op.passes_gradient:
+                    output = gradient(node.ports[next(iter(node.op.outputs))])
+                    shared[gradient(name)] = shared.get(output, output)
+                seen.add(name)
+        return shared
+
+    def buffer(self, name: str) -> str:
+        """The gradient whose buffer `name` uses; a name that shares none is its own."""
+        return self.shared_gradient.get(name, name)
+
+    @cached_property
+    def _first_writer(self) -> dict[str, str]:
+        """The node whose backward makes each activation's gradient first."""
+        first: dict[str, str] = {}
+        for node in reversed(self.graph.nodes):
+            for port in node.op.differentiable:
+                first.setdefault(node.ports[port], node.name)
+        return first
+
+    @cached_property
+    def parts_before(self) -> dict[str, int]:
+        """How many parts have been added to the gradient that a node's backward reads, when it reads it."""
+        added: dict[str, int] = {}
+        before: dict[str, int] = {}
+        for node in reversed(self.graph.nodes):
+            output = self.buffer(gradient(node.ports[next(iter(node.op.outputs))]))
+            before[node.name] = added.get(output, 0)
+            for port in node.op.differentiable if self.runs_backward(node) else ():
+                name = node.ports[port]
+                if self._is_activation(name) and self.contribution(node, name) != gradient(name):
+                    total = self.buffer(gradient(name))
+                    added[total] = added.get(total, 0) + 1
+        return before
+
+    def contribution(self, node: Node, tensor: str) -> str:
+        """Where a node's backward writes its part of a tensor's gradient: the gradient itself, or a part to be added."""
+        name = gradient(tensor)
+        return name if self._first_writer[tensor] == node.name else f"{name}+{node.name}"
+
+    def runs_backward(self, node: Node) -> bool:
+        return node.op.backward is not None
+
+    def of(self, action: Action) -> Effect:
+        """Reads and writes of an action, host and parameter tensors left out."""
+        if isinstance(action, Free):
+            return Effect((), ())
+        if isinstance(action, Reduce):
+            return Effect((action.into, action.source), (action.into,))
+        node = self.graph.by_name[action.node]
+        dims = sliced_dims(node, action.rows)
+        if isinstance(action, Backward):
+            scratch = node.op.scratch
+            reads = (*self._gradients_of(node.op.outputs, node), *self._activations(node.backward_reads))
+            writes = tuple(
+                self.buffer(self.contribution(node, node.ports[port]))
+                for port in node.op.differentiable
+                if self._is_activation(node.ports[port])
+            )
+        else:
+            scratch = node.op.forward_scratch
+            reads, writes = self._activations(node.inputs), self._activations(node.outputs)
+        sizes = ((port, size_of(shape, dims)) for port, shape in scratch.items())
+        return Effect(tuple(reads), tuple(writes), tuple((port, size) for port, size in sizes if size))
+
+    def _gradients_of(self, outputs: Iterable[str], node: Node) -> list[str]:
+        names = [node.ports[port] for port in outputs]
+        return [self.buffer(gradient(name)) for name in names if self._is_activation(name)]
+
+    def _is_activation(self, name: str) -> bool:
+        return self.graph.tensors[name].kind == "activation"
+
+    def _activations(self, names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(name for name in names if self._is_activation(name))
+
+
+def sliced_dims(node: Node, rows: Rows | None) -> Dims:
+    """A node's dimensions for a slice of it."""
+    if rows is None:
+        return node.dims
+    return node.op.extended(node.dims.but(**{node.op.independent_along: rows[1] - rows[0]}))
