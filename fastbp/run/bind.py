@@ -81,7 +81,7 @@ class Binder:
         kinds = [self._writes(node.op, direction, role, port) for role, port in arguments]
         outputs = tuple((name, array) for (name, array), writes in zip(arrays, kinds, strict=True) if writes and array is not None)
         call = Call(node.op, direction, dims, node.attributes, tuple(array for _, array in arrays))
-        return self._instructions(tick, node.name, call, outputs)
+        return call_instructions(tick, node.name, call, outputs, self.backend, self.dtype, self.progress)
 
     def _writes(self, op: Op, direction: str, role: str, port: str) -> bool:
         if direction == "forward":
@@ -94,7 +94,8 @@ class Binder:
         total = self.in_arena(tick, action.into, shape, self.dtype)
         part = self.in_arena(tick, action.source, shape, self.dtype)
         call = Call(op, "forward", Dims({"N": 1, "C": total.size}), {}, (total, part, total))
-        return self._instructions(tick, written(action), call, ((action.into, total),))
+        outputs = ((action.into, total),)
+        return call_instructions(tick, written(action), call, outputs, self.backend, self.dtype, self.progress)
 
     def _scratch(self, tick: int, action: Action, op: Op, port: str, dims: Dims) -> np.ndarray:
         shapes = op.scratch if isinstance(action, Backward) else op.forward_scratch
@@ -124,16 +125,24 @@ class Binder:
         rows = getattr(action, "rows", None)
         return name, array[rows[0] : rows[1]] if rows and node.op.sliced(port) else array
 
-    def _instructions(
-        self, tick: int, node: str, call: Call, outputs: tuple[tuple[str, np.ndarray], ...]
-    ) -> Iterator[Instruction]:
-        call.check(self.dtype)
-        if not self.backend.compiled:
-            yield Instruction(tick, node, call.op.name, call.direction, outputs, call=call.numpy())
-            return
-        address = self.backend.address(call.op.name, call.direction, self.dtype, self.progress)
-        for phase in range(call.op.phases(call.direction)):
-            yield Instruction(tick, node, call.op.name, call.direction, outputs, address, call.row(phase))
+
+def call_instructions(
+    tick: int,
+    node: str,
+    call: Call,
+    outputs: tuple[tuple[str, np.ndarray], ...],
+    backend: Backend,
+    dtype: str,
+    progress: Progress | None = None,
+) -> Iterator[Instruction]:
+    """The instructions of one kernel call, one a phase, after its arrays were checked."""
+    call.check(dtype)
+    if not backend.compiled:
+        yield Instruction(tick, node, call.op.name, call.direction, outputs, call=call.numpy())
+        return
+    address = backend.address(call.op.name, call.direction, dtype, progress)
+    for phase in range(call.op.phases(call.direction)):
+        yield Instruction(tick, node, call.op.name, call.direction, outputs, address, call.row(phase))
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from fastbp.memory.layout import Layout, lay_out
 from fastbp.policy.named import make_plan
 from fastbp.run.backend import choose_backend
 from fastbp.run.bind import Binder
+from fastbp.run.fit import require_memory
 from fastbp.run.program import Program
 from fastbp.run.runner import Runner
 from fastbp.run.workers import choose_workers
@@ -62,13 +63,19 @@ class Decoder:
         self.graph = decoder_graph(config, batch, workers=self.workers if self.backend.compiled else 0, dtype=dtype)
         self.plan = plan or make_plan(self.graph, policy)
         self._progress = progress
-        self._make_static()
         self.schedule = training_schedule(self.graph, self.plan)
         self.simulation = simulate(self.schedule)
         self.layout = lay_out(self.simulation)
+        require_memory(self._needed_bytes(), f"{self.plan.policy} at batch {batch}, context {config.context}")
+        self._make_static()
         self.arena = Arena(max(self.layout.size_bytes, self._evaluation[2].size_bytes))
         self.gradients_program = self._bind(self.schedule, self.layout)
         self.runner = Runner(self.workers)
+
+    def _needed_bytes(self) -> int:
+        """Parameters, gradients and the two moments of training, and the arena."""
+        shapes = FlatShapes(parameter_shapes(self.config))
+        return 4 * shapes.size * ITEMSIZE[self.dtype] + self.layout.size_bytes
 
     def _make_static(self) -> None:
         """What lives outside the arena: parameters and their gradients, tokens, targets, losses."""
@@ -131,16 +138,18 @@ class Decoder:
         """What simulate predicts, which is also the size of the training layout."""
         return self.simulation.peak_bytes
 
-    def measure_peak_bytes(self) -> int:
-        """Runs forward and backward over a marked arena: the end of the highest buffer that was written to.
+    def mark_arena(self) -> None:
+        """Prepares `peak_bytes_measured`: the next run shows what it touches. Costs one write of the arena."""
+        self.arena.mark()
 
-        Twice, with two patterns, since a value may happen to equal one of them. Gradients are cleared.
-        """
-        places = [(offset, buffer.nbytes) for buffer, offset in zip(self.layout.buffers, self.layout.offsets, strict=True)]
-        peaks = []
-        for pattern in (0xA5, 0x5A):
-            self.arena.mark(pattern)
-            self.forward_backward()
-            peaks.append(self.arena.high_water_bytes(places))
+    def peak_bytes_measured(self) -> int:
+        """The end of the highest buffer that was written to since `mark_arena`."""
+        places = ((offset, buffer.nbytes) for buffer, offset in zip(self.layout.buffers, self.layout.offsets, strict=True))
+        return self.arena.high_water_bytes(places)
+
+    def measure_peak_bytes(self) -> int:
+        """Runs forward and backward once over a marked arena, clears the gradients and returns `peak_bytes_measured`."""
+        self.mark_arena()
+        self.forward_backward()
         self.zero_gradients()
-        return max(peaks)
+        return self.peak_bytes_measured()

@@ -1,0 +1,91 @@
+"""Options that commands share, with their checks."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+from fastbp.base.errors import InputError
+from fastbp.graph.config import POSITIONS, PRESETS, DecoderConfig
+from fastbp.run.backend import BACKENDS
+
+BATCH = {"seed": 1, "small": 12, "medium": 8, "gpt2": 1}
+"""Sequences in a batch where none are asked for."""
+
+
+def whole(minimum: int = 1) -> Callable[[str], int]:
+    """An option's type: a whole number of at least `minimum`."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"'{text}' is not a whole number") from None
+        if value < minimum:
+            raise argparse.ArgumentTypeError(f"{value} is too small: give at least {minimum}")
+        return value
+
+    return parse
+
+
+def add_model_options(parser: argparse.ArgumentParser, preset: str = "small") -> None:
+    """The options of every command that builds a decoder."""
+    group = parser.add_argument_group("the decoder")
+    group.add_argument("--preset", default=preset, help=f"{', '.join(PRESETS)} (default {preset})")
+    for name, what in (
+        ("blocks", "number of blocks"), ("width", "width of the residual stream"), ("heads", "attention heads"),
+        ("ffn", "width of the feed-forward part"), ("context", "tokens in a sequence"), ("vocab", "size of the vocabulary"),
+    ):  # fmt: skip
+        default = "the text's, where there is one" if name == "vocab" else "the preset's"
+        group.add_argument(f"--{name}", type=int, metavar="N", help=f"{what} (default: {default})")
+    group.add_argument("--positions", help=f"{' or '.join(POSITIONS)} (default: the preset's)")
+    group.add_argument("--batch", type=int, metavar="N", help="sequences in a batch (default: 12 small, 8 medium, else 1)")
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """The options of every command that runs kernels."""
+    group = parser.add_argument_group("how it runs")
+    group.add_argument("--dtype", default="float32", help="float32 or float64 (default float32)")
+    group.add_argument("--backend", default="auto", help=f"{', '.join(BACKENDS)} (default auto)")
+    group.add_argument("--workers", type=whole(), metavar="N", help="threads (default: physical cores; 1 for a tiny model)")
+
+
+def add_seed(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seed", type=whole(0), default=0, metavar="N", help="seed of weights and batches (default 0)")
+
+
+def add_policy(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--policy", default="save_all", metavar="NAME",
+        help="which activations are kept: save_all, full, every(k), sqrt, selective(layernorm, gelu, core_attn, mlp),"
+        " save_only(names) (default save_all)",
+    )  # fmt: skip
+
+
+def chosen_config(options: argparse.Namespace, vocab: int | None = None) -> DecoderConfig:
+    """The decoder that the options describe; `vocab` comes from the data unless --vocab overrides it."""
+    if options.vocab is not None and vocab is not None and options.vocab < vocab:
+        raise InputError(f"--vocab {options.vocab} is smaller than the text's {vocab} tokens: leave it out or raise it")
+    return DecoderConfig.preset(
+        options.preset,
+        vocab=options.vocab if options.vocab is not None else vocab,
+        blocks=options.blocks,
+        width=options.width,
+        heads=options.heads,
+        feed_forward=options.ffn if options.ffn is not None else _default_ffn(options),
+        context=options.context,
+        positions=options.positions,
+    )
+
+
+def _default_ffn(options: argparse.Namespace) -> int | None:
+    """Four widths where --width is given alone, as in GPT-2."""
+    return 4 * options.width if options.width is not None else None
+
+
+def chosen_batch(options: argparse.Namespace) -> int:
+    """--batch, or the preset's. Raises InputError below 1."""
+    batch = BATCH.get(options.preset, 1) if options.batch is None else int(options.batch)
+    if batch < 1:
+        raise InputError(f"--batch {batch}: give at least 1 sequence")
+    return batch

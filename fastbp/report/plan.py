@@ -1,0 +1,113 @@
+"""A plan as people read it, and as JSON."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from fastbp.base.units import format_bytes
+from fastbp.graph.graph import Graph
+from fastbp.memory.layout import Layout
+from fastbp.policy.named import short_name
+from fastbp.schedule.actions import written
+from fastbp.schedule.simulate import Simulation
+
+LINES_AT_PEAK = 12
+
+
+def plan_json(simulation: Simulation, layout: Layout, parameter_bytes: int) -> dict[str, Any]:
+    """The keys of `fastbp plan --json`."""
+    peak = simulation.peak_tick
+    return {
+        "policy": simulation.schedule.plan.policy,
+        "budget_bytes": None,
+        "peak_bytes": simulation.peak_bytes,
+        "arena_bytes": layout.size_bytes,
+        "peak_tick": peak,
+        "peak_action": written(simulation.schedule.actions[peak]),
+        "live_at_peak": [{"tensor": buffer.names[-1], "bytes": buffer.nbytes} for buffer in simulation.live_at(peak)],
+        "kept_bytes": simulation.kept_bytes,
+        "extra_flops_share": simulation.extra_flops_share,
+        "categories": {
+            "parameters": parameter_bytes,
+            "parameter gradients": parameter_bytes,
+            "optimiser state": 2 * parameter_bytes,
+            **simulation.bytes_by_category(peak),
+        },
+        "schedule": [written(action) for action in simulation.schedule.actions],
+    }
+
+
+def plan_lines(
+    simulation: Simulation, layout: Layout, whole: Simulation, parameter_bytes: int, schedule: bool
+) -> list[str]:
+    """The plan in at most 80 columns. `whole` is the simulation of save_all, to compare with."""
+    peak, plan = simulation.peak_tick, simulation.schedule.plan
+    action = written(simulation.schedule.actions[peak])
+    share = simulation.peak_bytes / whole.peak_bytes
+    lines = [
+        f"policy      {plan.policy}",
+        f"peak        {format_bytes(simulation.peak_bytes)} of activations ({simulation.peak_bytes} bytes), at tick {peak}: {action}",
+        f"            {share:.1%} of save_all's {format_bytes(whole.peak_bytes)},"
+        f" for {simulation.extra_flops_share:.1%} more FLOPs",
+        f"arena       {format_bytes(layout.size_bytes)}, {layout.fragmentation_bytes} bytes of it fragmentation",
+        f"besides     {format_bytes(parameter_bytes)} each: parameters, their gradients, two moments",
+        f"kept        {format_bytes(simulation.kept_bytes)}: {_by_block(simulation.schedule.graph, plan.keep)}",
+        f"recomputed  {_by_block(simulation.schedule.graph, simulation.schedule.graph.read_by_backward - plan.keep)}",
+        "",
+        f"at the peak, by category: {_categories(simulation.bytes_by_category(peak))}",
+        *_at_peak(simulation),
+    ]
+    if schedule:
+        lines += ["", "schedule", *(f"{tick:>6}  {written(each)}" for tick, each in enumerate(simulation.schedule.actions))]
+    return [part for line in lines for part in _wrap(line)]
+
+
+def _by_block(graph: Graph, names: frozenset[str]) -> str:
+    """Tensors by short name, with the blocks where not all have them."""
+    blocks: dict[str, list[int]] = defaultdict(list)
+    rest = []
+    for tensor in graph.activations:
+        if tensor.name in names:
+            short = short_name(tensor.name)
+            if short == tensor.name:
+                rest.append(short)
+            else:
+                blocks[short].append(int(tensor.name.split(".")[1]))
+    words = [short + _which(found, graph.blocks) for short, found in blocks.items()]
+    return ", ".join(words + rest) or "nothing"
+
+
+def _which(found: list[int], count: int) -> str:
+    if len(found) == count:
+        return ""
+    if found == list(range(found[0], found[-1] + 1)):
+        return f" [{found[0]}]" if len(found) == 1 else f" [{found[0]}-{found[-1]}]"
+    return " [" + " ".join(map(str, found)) + "]"
+
+
+def _categories(totals: dict[str, int]) -> str:
+    return ", ".join(f"{name} {format_bytes(nbytes)}" for name, nbytes in totals.items() if nbytes)
+
+
+def _at_peak(simulation: Simulation) -> list[str]:
+    live = simulation.live_at(simulation.peak_tick)
+    lines = [f"  {format_bytes(buffer.nbytes):>10}  {buffer.category:<9}  {buffer.names[-1]}" for buffer in live]
+    if len(lines) > LINES_AT_PEAK:
+        hidden = live[LINES_AT_PEAK:]
+        total = format_bytes(sum(buffer.nbytes for buffer in hidden))
+        lines[LINES_AT_PEAK:] = [f"  {total:>10}  in {len(hidden)} smaller or equal ones (--json lists all)"]
+    return lines
+
+
+def _wrap(line: str) -> list[str]:
+    """Breaks a line behind a comma or space so that it fits 80 columns; what follows is indented."""
+    indent = " " * 12
+    lines = []
+    while len(line) > 80:
+        cut = line.rfind(" ", 13, 80)
+        if cut < 0:
+            break
+        lines.append(line[:cut])
+        line = indent + line[cut + 1 :]
+    return [*lines, line]

@@ -1,0 +1,117 @@
+"""The training loop: updates, and between them evaluation, the record and snapshots; ends early but whole on a signal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fastbp.base.errors import Stopped
+from fastbp.data import Tokenizer
+from fastbp.train.metrics import Metrics
+from fastbp.train.snapshot import Snapshot, rotate, save_snapshot
+from fastbp.train.trainer import Trainer, UpdateRecord
+
+
+@dataclass(frozen=True)
+class Cadence:
+    """How often things happen, in updates; `save_every` 0 saves at the end only."""
+
+    updates: int
+    eval_every: int
+    save_every: int
+    keep_last: int
+    log_every: int
+
+
+@dataclass
+class Outcome:
+    """What a run came to."""
+
+    train_loss: float = float("nan")
+    valid_loss: float = float("nan")
+    seconds: list[float] = field(default_factory=list)
+    peak_bytes: int | None = None
+    """What the first update touched of the arena."""
+    snapshot: Path | None = None
+
+
+@dataclass
+class TrainingLoop:
+    """One run of a trainer in a folder. `report` hears every update, `announce` what a person wants to read meanwhile."""
+
+    trainer: Trainer
+    tokenizer: Tokenizer
+    settings: dict[str, Any]
+    cadence: Cadence
+    folder: Path
+    poll: Callable[[], None]
+    report: Callable[[UpdateRecord, float], None]
+    announce: Callable[[str], None]
+    outcome: Outcome = field(default_factory=Outcome)
+
+    def run(self) -> Outcome:
+        """Trains to the end. On Stopped the state is saved first; NonFinite leaves the last good snapshot alone."""
+        trainer, cadence = self.trainer, self.cadence
+        metrics = Metrics(self.folder, trainer.update_count)
+        try:
+            if trainer.update_count == 0:
+                self._evaluate(metrics)
+            while trainer.update_count < cadence.updates:
+                self._update(metrics)
+                done = trainer.update_count
+                if done % cadence.eval_every == 0 and done < cadence.updates:
+                    self._evaluate(metrics)
+                if cadence.save_every and done % cadence.save_every == 0 and done < cadence.updates:
+                    self._save()
+            self._evaluate(metrics)
+        except Stopped as stopped:
+            self._save()
+            raise Stopped(
+                f"{stopped} after {trainer.update_count} updates; saved in {self.outcome.snapshot}:"
+                f" go on with fastbp train --resume {self.folder}",
+                stopped.exit_code,
+            ) from None
+        self._save()
+        return self.outcome
+
+    def _update(self, metrics: Metrics) -> None:
+        decoder = self.trainer.decoder
+        if self.outcome.peak_bytes is None:
+            decoder.mark_arena()
+        start = time.perf_counter()
+        record = self.trainer.update()
+        seconds = time.perf_counter() - start
+        if self.outcome.peak_bytes is None:
+            self.outcome.peak_bytes = decoder.peak_bytes_measured()
+        self.outcome.seconds.append(seconds)
+        if self.trainer.update_count % self.cadence.log_every == 0:
+            metrics.add(
+                update=self.trainer.update_count, loss=record.loss, learning_rate=record.learning_rate,
+                norm=record.norm, seconds=seconds,
+            )  # fmt: skip
+        self.report(record, seconds)
+        self.poll()
+
+    def _evaluate(self, metrics: Metrics) -> None:
+        train, valid = (self.trainer.evaluate(part, self.poll) for part in ("training", "validation"))
+        self.outcome.train_loss, self.outcome.valid_loss = train, valid
+        metrics.add(update=self.trainer.update_count, train_loss=train, valid_loss=valid)
+        self.announce(f"update {self.trainer.update_count:>6}: training loss {train:.4f}, validation loss {valid:.4f}")
+
+    def _save(self) -> None:
+        trainer = self.trainer
+        snapshot = Snapshot(
+            config=trainer.decoder.config,
+            tokenizer=self.tokenizer,
+            update=trainer.update_count,
+            settings=self.settings,
+            metrics={"train_loss": self.outcome.train_loss, "valid_loss": self.outcome.valid_loss},
+            parameters=trainer.decoder.parameters,
+            first_moments=trainer.optimiser.first_moments,
+            second_moments=trainer.optimiser.second_moments,
+        )
+        self.outcome.snapshot = save_snapshot(self.folder, snapshot)
+        rotate(self.folder, self.cadence.keep_last, self.outcome.snapshot)

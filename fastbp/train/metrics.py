@@ -1,0 +1,41 @@
+"""The run's record: one JSON object a line, appended as training goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+NAME = "metrics.jsonl"
+
+
+class Metrics:
+    """Appends to `folder/metrics.jsonl`. Opened for a run that has done `updates` updates, it drops what lies beyond them:
+    lines that a run wrote after the snapshot from which it now resumes."""
+
+    def __init__(self, folder: Path, updates: int) -> None:
+        self.path = folder / NAME
+        kept = [line for line in read_metrics(folder) if line["update"] <= updates] if updates else []
+        temporary = self.path.with_suffix(".tmp")
+        temporary.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+        os.replace(temporary, self.path)
+
+    def add(self, **values: Any) -> None:
+        """Appends one line; `update` counts the updates done."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(values) + "\n")
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """All whole lines of a run's record; a last line cut off by a crash is left out."""
+    path = folder / NAME
+    lines: list[dict[str, Any]] = []
+    if not path.exists():
+        return lines
+    for text in path.read_text(encoding="utf-8").splitlines():
+        try:
+            lines.append(json.loads(text))
+        except json.JSONDecodeError:
+            break
+    return lines
