@@ -133,8 +133,8 @@ def gemm_for(size: int) -> Any:
                     first = span(args, init, (m + i) * init_row, columns)
                     for j in range(columns):
                         scratch[i * width + j] = first[j]
-            start = tile if init != 0 else 0
-            run(vectors, height, depth, a + m * a_row, a_row, a_col, panel, tile, width * size, start, width * size)
+            start, start_row = (tile, width * size) if init != 0 else (0, 0)
+            run(vectors, height, depth, a + m * a_row, a_row, a_col, panel, tile, width * size, start, start_row)
             for i in range(height):
                 out = span(args, c, (m + i) * c_row, columns)
                 for j in range(columns):

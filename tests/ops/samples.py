@@ -118,6 +118,7 @@ def _sequences() -> list[Sample]:
         Sample("attention", Dims({"B": 3, "T": 5, "C": 34, "H": 2})),
         Sample("attention", Dims({"B": 3, "T": 70, "C": 51, "H": 3})),
         Sample("attention", Dims({"B": 2, "T": 64, "C": 64, "H": 1})),
+        Sample("attention", Dims({"B": 1, "T": 130, "C": 32, "H": 2})),
         Sample("softmax", Dims({"N": 1, "T": 1}), {"scale": 0.3}),
         Sample("softmax", Dims({"N": 15, "T": 5}), {"scale": 1.5}),
         Sample("softmax", Dims({"N": 210, "T": 70}), {"scale": 0.3}),

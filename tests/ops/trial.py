@@ -73,13 +73,10 @@ class Trial:
     @property
     def overwritten(self) -> tuple[Key, ...]:
         """What the kernel fills, by the kernel law."""
-        outputs = tuple(("value", port) for port in self.op.outputs)
         if self.direction == "forward":
-            return (*outputs, *(("value", port) for port in self.op.saved))
-        return tuple(
-            (role, port) for role, port in self.arguments
-            if (role == "gradient" and port in self.op.differentiable) or (role, port) in outputs
-        )  # fmt: skip
+            return tuple(("value", port) for port in (*self.op.outputs, *self.op.saved))
+        outputs = self.op.outputs if self.op.backward_yields_outputs else ()
+        return (*(("gradient", port) for port in self.op.differentiable), *(("value", port) for port in outputs))
 
     @property
     def written(self) -> tuple[Key, ...]:
