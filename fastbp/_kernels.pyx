@@ -50,6 +50,12 @@ cdef extern from *:
     """
     static double fastbp_number(const int64_t *at) { double x; memcpy(&x, at, sizeof x); return x; }
 
+    enum { ADAMW_PART = 4096 };
+    static const double TWICE_ROOT = 1.5957691216057308; /* 2 √(2/π) */
+    static const double CUBIC = 0.044715;
+    static const double ROOT_HALF = 0.70710678118654752;
+    static const double DENSITY = 0.39894228040143268; /* 1/√(2π) */
+
     #if defined(__x86_64__)
     #define FASTBP_HAS(feature) (__builtin_cpu_init(), __builtin_cpu_supports(feature) != 0)
     #else
@@ -62,6 +68,8 @@ cdef extern from *:
     static int fastbp_has_avx512dq(void) { return FASTBP_HAS("avx512dq"); }
     static int fastbp_has_avx512bw(void) { return FASTBP_HAS("avx512bw"); }
     """
+    const int64_t ADAMW_PART
+    const double TWICE_ROOT, CUBIC, ROOT_HALF, DENSITY
     double number "fastbp_number"(const int64_t *at) noexcept nogil
     bint has_avx2 "fastbp_has_avx2"()
     bint has_fma "fastbp_has_fma"()
@@ -69,8 +77,6 @@ cdef extern from *:
     bint has_avx512vl "fastbp_has_avx512vl"()
     bint has_avx512dq "fastbp_has_avx512dq"()
     bint has_avx512bw "fastbp_has_avx512bw"()
-
-DEF_COLUMNS = None
 
 
 cdef inline real *reals(int64_t address) noexcept nogil:
@@ -296,21 +302,26 @@ cdef void qkv_backward(const int64_t *args, int64_t worker, int64_t workers) noe
 # ---- softmax ---------------------------------------------------------------------------------------------------------
 
 
-cdef inline vec exp_and_sum(const real *s, real *p, int64_t size, vec scale) noexcept nogil:
-    """p = exp(scale · s − m), m the largest of scale · s; returns Σ p in all lanes. s and p may be the same row."""
+cdef inline real largest(const real *s, int64_t size, vec scale) noexcept nogil:
+    """The largest of scale · s."""
     cdef int64_t j = 0
-    cdef vec lowest = splat(<real>-INFINITY), highest = lowest, total = splat(0), e
+    cdef vec lowest = splat(<real>-INFINITY), highest = lowest
     while j < size:
         highest = larger(first(load(s + j, size - j) * scale, lowest, size - j), highest)
         j += LANES
-    highest = splat(lane_largest(highest))
-    j = 0
+    return lane_largest(highest)
+
+
+cdef inline real exp_and_sum(const real *s, real *p, int64_t size, vec scale, vec highest) noexcept nogil:
+    """p = exp(scale · s − highest); returns Σ p. s and p may be the same row."""
+    cdef int64_t j = 0
+    cdef vec total = splat(0), e
     while j < size:
         e = vector_exp(load(s + j, size - j) * scale - highest)
         store(p + j, e, size - j)
         total = total + first(e, splat(0), size - j)
         j += LANES
-    return splat(lane_sum(total))
+    return lane_sum(total)
 
 
 cdef inline void multiply(real *x, vec factor, int64_t size) noexcept nogil:
@@ -322,8 +333,9 @@ cdef inline void multiply(real *x, vec factor, int64_t size) noexcept nogil:
 
 cdef inline void softmax_row(const real *s, real *p, int64_t seen, int64_t size, real scale) noexcept nogil:
     """p = softmax(scale · s) over the first `seen` columns, 0 behind; s and p may be the same row."""
-    cdef vec total = exp_and_sum(s, p, seen, splat(scale))
-    multiply(p, splat(1) / total, seen)
+    cdef real highest = largest(s, seen, splat(scale))
+    cdef real total = exp_and_sum(s, p, seen, splat(scale), splat(highest))
+    multiply(p, splat(<real>1 / total), seen)
     clear(p + seen, size - seen)
 
 
@@ -427,4 +439,224 @@ cdef void attention_backward(const int64_t *args, int64_t worker, int64_t worker
 
 # ---- gelu ------------------------------------------------------------------------------------------------------------
 
-cdef double TWICE_ROOT = 1.5957691216057308  # 2 √(2/π)
+
+cdef inline vec exp_of_minus_2u(vec x) noexcept nogil:
+    return vector_exp(splat(<real>-TWICE_ROOT) * (x + splat(<real>CUBIC) * (x * x * x)))
+
+
+cdef inline vec gelu_tanh_slope(vec x) noexcept nogil:
+    """σ(2u) + x σ(2u)(1 − σ(2u))·2u'."""
+    cdef vec sigma = splat(1) / (splat(1) + exp_of_minus_2u(x))
+    cdef vec slope = splat(<real>TWICE_ROOT) * (splat(1) + splat(<real>(3 * CUBIC)) * (x * x))
+    return sigma + x * sigma * (splat(1) - sigma) * slope
+
+
+cdef inline vec normal_distribution(vec x) noexcept nogil:
+    """Φ(x)."""
+    return splat(<real>0.5) * (splat(1) + vector_erf(x * splat(<real>ROOT_HALF)))
+
+
+cdef inline vec gelu_erf_slope(vec x) noexcept nogil:
+    """Φ(x) + x φ(x)."""
+    return normal_distribution(x) + x * (splat(<real>DENSITY) * vector_exp(splat(<real>-0.5) * (x * x)))
+
+
+cdef void gelu_forward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    cdef int64_t size = args[1] * args[2]
+    cdef int64_t i = share(size, worker, workers, 16), stop = share(size, worker + 1, workers, 16)
+    cdef bint by_tanh = number(args + 3) != 0
+    cdef real *x = reals(args[4])
+    cdef real *y = reals(args[5])
+    cdef vec a
+    while i < stop:
+        a = load(x + i, stop - i)
+        if by_tanh:
+            a = a / (splat(1) + exp_of_minus_2u(a))
+        else:
+            a = a * normal_distribution(a)
+        store(y + i, a, stop - i)
+        i += LANES
+
+
+cdef void gelu_backward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    cdef int64_t size = args[1] * args[2]
+    cdef int64_t i = share(size, worker, workers, 16), stop = share(size, worker + 1, workers, 16)
+    cdef bint by_tanh = number(args + 3) != 0
+    cdef real *dy = reals(args[4])
+    cdef real *x = reals(args[5])
+    cdef real *dx = reals(args[6])
+    cdef vec a
+    while i < stop:
+        a = load(x + i, stop - i)
+        if by_tanh:
+            a = gelu_tanh_slope(a)
+        else:
+            a = gelu_erf_slope(a)
+        store(dx + i, load(dy + i, stop - i) * a, stop - i)
+        i += LANES
+
+
+# ---- residual --------------------------------------------------------------------------------------------------------
+
+
+cdef void residual_forward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    cdef int64_t size = args[1] * args[2]
+    cdef int64_t i = share(size, worker, workers, 16), stop = share(size, worker + 1, workers, 16)
+    cdef real *x = reals(args[3])
+    cdef real *f = reals(args[4])
+    cdef real *y = reals(args[5])
+    while i < stop:
+        store(y + i, load(x + i, stop - i) + load(f + i, stop - i), stop - i)
+        i += LANES
+
+
+# ---- linear_cross_entropy --------------------------------------------------------------------------------------------
+
+
+cdef inline real cross_entropy_row(real *z, int64_t target, int64_t V) noexcept nogil:
+    """z becomes softmax(z); returns the row's loss."""
+    cdef real at_target = z[target], highest = largest(z, V, splat(1))
+    cdef real total = exp_and_sum(z, z, V, splat(1), splat(highest))
+    multiply(z, splat(<real>1 / total), V)
+    return <real>log(total) - (at_target - highest)
+
+
+cdef void linear_cross_entropy_forward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    cdef int64_t phase = args[0], N = args[1], C = args[2], V = args[3], P = args[4], n
+    cdef real *x = reals(args[5])
+    cdef int32_t *targets = ints(args[6])
+    cdef real *weight = reals(args[7])
+    cdef real *losses = reals(args[8])
+    cdef real *z = reals(args[9])
+    cdef real *panel = reals(args[10]) + worker * P
+    if phase == 0:
+        shared_gemm(worker, workers, N, V, C, x, C, 1, weight, 1, C, z, V, NULL, 0, panel)
+    else:
+        for n in range(share(N, worker, workers, 1), share(N, worker + 1, workers, 1)):
+            losses[n] = cross_entropy_row(z + n * V, targets[n], V)
+
+
+cdef void linear_cross_entropy_backward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    cdef int64_t phase = args[0], N = args[1], C = args[2], V = args[3], P = args[4], n
+    cdef real *dlosses = reals(args[5])
+    cdef real *x = reals(args[6])
+    cdef int32_t *targets = ints(args[7])
+    cdef real *weight = reals(args[8])
+    cdef real *dx = reals(args[9])
+    cdef real *dweight = reals(args[10])
+    cdef real *z = reals(args[11])
+    cdef real *panel = reals(args[12]) + worker * P
+    cdef real *losses = reals(args[13])
+    if phase == 0:
+        shared_gemm(worker, workers, N, V, C, x, C, 1, weight, 1, C, z, V, NULL, 0, panel)
+    elif phase == 1:
+        for n in range(share(N, worker, workers, 1), share(N, worker + 1, workers, 1)):
+            losses[n] = cross_entropy_row(z + n * V, targets[n], V)
+            z[n * V + targets[n]] -= 1
+            multiply(z + n * V, splat(dlosses[n]), V)
+    else:
+        shared_gemm(worker, workers, N, C, V, z, V, 1, weight, C, 1, dx, C, NULL, 0, panel)
+        shared_gemm(worker, workers, V, C, N, z, 1, V, x, C, 1, dweight, C, dweight, C, panel)
+
+
+# ---- adamw -----------------------------------------------------------------------------------------------------------
+
+
+cdef inline void adamw_step(
+    const double *hyper, real scale, real decay, real *p, real *g, real *m, real *v, int64_t size
+) noexcept nogil:
+    cdef int64_t i = 0
+    cdef vec lr = splat(<real>hyper[0]), beta1 = splat(<real>hyper[1]), beta2 = splat(<real>hyper[2])
+    cdef vec inverse1 = splat(<real>(1 / hyper[5])), inverse2 = splat(<real>(1 / hyper[6]))
+    cdef vec gradient, one_minus_beta1 = splat(1) - beta1, one_minus_beta2 = splat(1) - beta2, a, b, old
+    while i < size:
+        gradient = load(g + i, size - i) * splat(scale)
+        a = beta1 * load(m + i, size - i) + one_minus_beta1 * gradient
+        b = beta2 * load(v + i, size - i) + one_minus_beta2 * (gradient * gradient)
+        old = load(p + i, size - i)
+        old = old - lr * splat(decay) * old
+        store(m + i, a, size - i)
+        store(v + i, b, size - i)
+        store(p + i, old - lr * (a * inverse1) / (vector_sqrt(b * inverse2) + splat(<real>hyper[3])), size - i)
+        store(g + i, splat(0), size - i)
+        i += LANES
+
+
+cdef void adamw_forward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    cdef int64_t phase = args[0], Z = args[1], K = args[2], Q = args[3], q, start, middle, stop
+    cdef double *hyper = doubles(args[4])
+    cdef real *p = reals(args[5])
+    cdef real *g = reals(args[6])
+    cdef real *m = reals(args[7])
+    cdef real *v = reals(args[8])
+    cdef double *partials = doubles(args[9])
+    cdef double total = 0, scale = 1
+    if phase == 0:
+        for q in range(share(Q, worker, workers, 1), share(Q, worker + 1, workers, 1)):
+            partials[q] = square_sum(g + q * ADAMW_PART, least(ADAMW_PART, Z - q * ADAMW_PART))
+        return
+    for q in range(Q):
+        total += partials[q]
+    total = sqrt(total)
+    if worker == 0:
+        doubles(args[10])[0] = total
+    if not isfinite(total):
+        return
+    if hyper[7] > 0 and hyper[7] / (total + 1e-6) < 1:
+        scale = hyper[7] / (total + 1e-6)
+    start = share(Z, worker, workers, 16)
+    stop = share(Z, worker + 1, workers, 16)
+    middle = least(K if K > start else start, stop)
+    adamw_step(hyper, <real>scale, <real>hyper[4], p + start, g + start, m + start, v + start, middle - start)
+    adamw_step(hyper, <real>scale, 0, p + middle, g + middle, m + middle, v + middle, stop - middle)
+
+
+# ---- what Python asks for --------------------------------------------------------------------------------------------
+
+_ADDRESSES = {
+    "embedding_forward": <intptr_t>&embedding_forward,
+    "embedding_backward": <intptr_t>&embedding_backward,
+    "layernorm_forward": <intptr_t>&layernorm_forward,
+    "layernorm_backward": <intptr_t>&layernorm_backward,
+    "linear_forward": <intptr_t>&linear_forward,
+    "linear_backward": <intptr_t>&linear_backward,
+    "qkv_forward": <intptr_t>&qkv_forward,
+    "qkv_backward": <intptr_t>&qkv_backward,
+    "softmax_forward": <intptr_t>&softmax_forward,
+    "softmax_backward": <intptr_t>&softmax_backward,
+    "attention_forward": <intptr_t>&attention_forward,
+    "attention_backward": <intptr_t>&attention_backward,
+    "gelu_forward": <intptr_t>&gelu_forward,
+    "gelu_backward": <intptr_t>&gelu_backward,
+    "residual_forward": <intptr_t>&residual_forward,
+    "linear_cross_entropy_forward": <intptr_t>&linear_cross_entropy_forward,
+    "linear_cross_entropy_backward": <intptr_t>&linear_cross_entropy_backward,
+    "adamw_forward": <intptr_t>&adamw_forward,
+}
+
+
+def address(name):
+    """The address of a kernel by its name, "<op>_forward" or "<op>_backward"; KeyError where there is none."""
+    return _ADDRESSES[name]
+
+
+def build():
+    """What this unit was compiled for: bytes of a vector and of a real, rows and vectors of the register tile."""
+    return {
+        "vector_bytes": VECTOR_BYTES,
+        "real_bytes": REAL_BYTES,
+        "tile_rows": TILE_ROWS,
+        "tile_vectors": TILE_VECTORS,
+    }
+
+
+def cpu_features():
+    """The features that the instruction-set units need, as CPUID and XGETBV (the operating system's part) show them."""
+    return {
+        "avx2": has_avx2(),
+        "fma": has_fma(),
+        "avx512f": has_avx512f(),
+        "avx512vl": has_avx512vl(),
+        "avx512dq": has_avx512dq(),
+        "avx512bw": has_avx512bw(),
+    }

@@ -14,8 +14,6 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
-#elif defined(__aarch64__)
-#include <arm_neon.h>
 #endif
 
 #if defined(__AVX512F__)
@@ -34,6 +32,28 @@ typedef int64_t word;
 #define REAL_BYTES 4
 typedef float real;
 typedef int32_t word;
+#endif
+
+/* The x86 intrinsic of this width and type, for what the vector extension cannot say. */
+#define INTRINSIC_NAME(prefix, name, suffix) prefix##name##suffix
+#if defined(__AVX512F__) && defined(FASTBP_DOUBLE)
+#define INTRINSIC(name) INTRINSIC_NAME(_mm512_, name, _pd)
+typedef __m512d native;
+#elif defined(__AVX512F__)
+#define INTRINSIC(name) INTRINSIC_NAME(_mm512_, name, _ps)
+typedef __m512 native;
+#elif defined(__AVX2__) && defined(FASTBP_DOUBLE)
+#define INTRINSIC(name) INTRINSIC_NAME(_mm256_, name, _pd)
+typedef __m256d native;
+#elif defined(__AVX2__)
+#define INTRINSIC(name) INTRINSIC_NAME(_mm256_, name, _ps)
+typedef __m256 native;
+#elif defined(__x86_64__) && defined(FASTBP_DOUBLE)
+#define INTRINSIC(name) INTRINSIC_NAME(_mm_, name, _pd)
+typedef __m128d native;
+#elif defined(__x86_64__)
+#define INTRINSIC(name) INTRINSIC_NAME(_mm_, name, _ps)
+typedef __m128 native;
 #endif
 
 #define LANES (VECTOR_BYTES / REAL_BYTES)
@@ -83,7 +103,23 @@ INLINE void store_whole(real *at, vec x) { *(unaligned_vec *)at = x; }
 /* mask ? a : b, for a mask of all ones or all zeros in each lane. */
 INLINE vec choose(words mask, vec a, vec b) { return (vec)((mask & (words)a) | (~mask & (words)b)); }
 
-INLINE vec larger(vec a, vec b) { return choose((words)(a > b), a, b); }
+/* a > b ? a : b, so b where either is NaN. */
+INLINE vec larger(vec a, vec b) {
+#ifdef INTRINSIC
+    return (vec)INTRINSIC(max)((native)a, (native)b);
+#else
+    return choose((words)(a > b), a, b);
+#endif
+}
+
+/* a < b ? a : b, so b where either is NaN. */
+INLINE vec smaller(vec a, vec b) {
+#ifdef INTRINSIC
+    return (vec)INTRINSIC(min)((native)a, (native)b);
+#else
+    return choose((words)(a < b), a, b);
+#endif
+}
 
 /* The first `left` lanes of a, the rest from b. */
 INLINE vec first(vec a, vec b, int64_t left) {
@@ -97,10 +133,8 @@ INLINE vec first(vec a, vec b, int64_t left) {
 INLINE vec load(const real *at, int64_t left) {
     if (left >= LANES)
         return load_whole(at);
-#if defined(__AVX512F__) && !defined(FASTBP_DOUBLE)
-    return (vec)_mm512_maskz_loadu_ps((__mmask16)((1u << left) - 1), at);
-#elif defined(__AVX512F__)
-    return (vec)_mm512_maskz_loadu_pd((__mmask8)((1u << left) - 1), at);
+#if defined(__AVX512F__)
+    return (vec)INTRINSIC(maskz_loadu)((1u << left) - 1, at);
 #else
     vec x = {0};
     memcpy(&x, at, (size_t)left * sizeof(real));
@@ -114,10 +148,8 @@ INLINE void store(real *at, vec x, int64_t left) {
         store_whole(at, x);
         return;
     }
-#if defined(__AVX512F__) && !defined(FASTBP_DOUBLE)
-    _mm512_mask_storeu_ps(at, (__mmask16)((1u << left) - 1), (__m512)x);
-#elif defined(__AVX512F__)
-    _mm512_mask_storeu_pd(at, (__mmask8)((1u << left) - 1), (__m512d)x);
+#if defined(__AVX512F__)
+    INTRINSIC(mask_storeu)(at, (1u << left) - 1, (native)x);
 #else
     memcpy(at, &x, (size_t)left * sizeof(real));
 #endif
@@ -162,18 +194,17 @@ INLINE double square_sum(const real *x, int64_t size) {
 #endif
     typedef double wide __attribute__((vector_size(VECTOR_BYTES)));
     enum { STEP = VECTOR_BYTES / 8 };
-    wide even = {0}, odd = {0};
+    wide sum[4] = {{0}, {0}, {0}, {0}};
     int64_t i = 0;
-    for (; i + 2 * STEP <= size; i += 2 * STEP) {
-        const wide a = __builtin_convertvector(*(const narrow *)(x + i), wide);
-        const wide b = __builtin_convertvector(*(const narrow *)(x + i + STEP), wide);
-        even += a * a;
-        odd += b * b;
-    }
-    even += odd;
+    for (; i + 4 * STEP <= size; i += 4 * STEP)
+        UNROLL for (int part = 0; part < 4; part++) {
+            const wide a = __builtin_convertvector(*(const narrow *)(x + i + part * STEP), wide);
+            sum[part] += a * a;
+        }
+    sum[0] += sum[1] + (sum[2] + sum[3]);
     double total = 0;
     for (int lane = 0; lane < STEP; lane++)
-        total += even[lane];
+        total += sum[0][lane];
     for (; i < size; i++)
         total += (double)x[i] * (double)x[i];
     return total;

@@ -4,10 +4,11 @@
     max_absolute  the largest |Δ| of any element
     max_relative  max|Δ| / max|g| of the tensor where that is worst
 
-Δ = gradient − autograd's g. In float64 both sides round: torch itself is about 9e-17 (absolute) from what 80-bit arithmetic
-gives on the seed's window, as every backend here is, so the limits stand just above that floor.
-The trap: the attention's dwq and dwk are five orders smaller than the largest gradient and could be wrong altogether without
-showing in `relative`; `max_relative` looks at every tensor by its own measure.
+Δ = gradient − autograd's g. In float64 both sides round: on the seed's window torch itself is about 9e-17 (absolute)
+from what 80-bit arithmetic gives, as every backend here is, so the limits stand just above that floor: of a hundred
+seeds (0 to 9 not among them) up to three come out at 1.7e-16, three units in the last place of the largest gradients.
+The trap: the attention's dwq and dwk are five orders smaller than the largest gradient, so that an error of a part in
+1e11 there shows in neither of the first two; `max_relative` looks at every tensor by its own measure.
 torch is found, not required: its twin is loaded by name, so this file imports without it.
 """
 

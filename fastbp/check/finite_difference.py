@@ -3,10 +3,10 @@
     d(h) = (L(w + h) − L(w − h)) / 2h
     dL/dw ≈ (4 d(h) − d(2h)) / 3            four points, an error of h⁴ L⁽⁵⁾/30
 
-Why four points: the two of d(h) err by h² L‴/6, so h has to be as small as 1e-5, and then the rounding of L, about 2e-16
-of 4, divided by h leaves 2e-11. With four points h = 2⁻¹⁰ is small enough and the rounding weighs a hundred times less:
-about 4e-13 in all. Three more habits keep it there: the rows' losses are subtracted one by one, which is exact for numbers
-this close, before anything is added; the sum is exact (fsum); and h is what w really moved by, after rounding.
+Why four points: the two of d(h) err by h² L‴/6, so h has to be as small as 1e-5, and then the rounding of L, some
+4e-16, divided by h leaves 2e-11. With four points h = 2⁻¹⁰ is small enough and the rounding weighs a hundred times
+less: about 4e-13 in all. Three more habits keep it there: the rows' losses are subtracted one by one, which is exact
+for numbers this close, before anything is added; the sum is exact (fsum); h is what w really moved by, after rounding.
 
 The norms and biases are moved off 1 and 0 first (`spread_vectors`), or a backward that forgets them would pass.
 Source: Richardson 1911, the extrapolation.

@@ -44,7 +44,7 @@ def seed_decoder(
     workers: int | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Decoder:
-    """The seed's decoder with its window: 27 tensors, 5,376 parameters, N(0, 0.02), norms 1, biases 0, all from `seed`."""
+    """The seed's decoder and its window: 27 tensors, 5,376 parameters; weights N(0, 0.02), norms 1, biases 0."""
     config = DecoderConfig.preset("seed", vocab=len(ALPHABET), context=len(TEXT) - 1)
     decoder = Decoder(config, 1, backend=backend, workers=workers, dtype="float64", progress=progress)
     ids = encode(TEXT)

@@ -44,6 +44,11 @@ class Node:
         return tuple(self.ports[port] for port in self.op.backward_reads if port in self.ports)
 
     @property
+    def rows(self) -> int:
+        """The size of the dimension along which the node may run in slices."""
+        return self.dims[self.op.independent_along]
+
+    @property
     def flops(self) -> tuple[int, int]:
         """FLOPs of (forward, backward), products and pointwise work together."""
         products, pointwise = self.op.products(self.dims), self.op.pointwise(self.dims)

@@ -60,7 +60,7 @@ def _full(graph: Graph, words: tuple[str, ...]) -> set[str]:
 
 
 def _every(graph: Graph, words: tuple[str, ...]) -> set[str]:
-    if len(words) != 1 or not words[0].isdigit() or int(words[0]) < 1:
+    if len(words) != 1 or not re.fullmatch("[0-9]{1,9}", words[0]) or int(words[0]) < 1:
         raise InputError(f"policy every({', '.join(words)}): give one whole number of blocks of at least 1, as in every(2)")
     return _inputs(graph, int(words[0]))
 

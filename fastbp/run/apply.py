@@ -1,4 +1,4 @@
-"""One op on its own: its kernel of any backend on arrays that the caller gives. For trying, checking and measuring ops."""
+"""One op on its own: its kernel of any backend on arrays that the caller gives, for checking and measuring ops."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def bind_op(
     backend: str = "numba",
     workers: int = 1,
 ) -> Program:
-    """The program of one kernel call. `arrays` maps a port to its array and "d:port" to its gradient; scratch is made here.
+    """The program of one kernel call. `arrays` maps a port to its array, "d:port" to its gradient; scratch is made.
 
     Raises ValueError where an array is missing or of another size, dtype or order than the op declares.
     """
@@ -33,8 +33,9 @@ def bind_op(
     dtype = next(str(array.dtype) for array in arrays.values() if array.dtype.kind == "f")
     backward = direction == "backward"
     shapes = op.scratch if backward else op.forward_scratch
-    given = []
-    for role, port in op.backward_arguments() if backward else op.forward_arguments():
+    given: list[np.ndarray | None] = []
+    arguments = op.backward_arguments() if backward else op.forward_arguments()
+    for role, port in arguments:
         if role == "scratch":
             shape = shape_of(shapes[port], dims)
             size = int(np.prod(shape)) * np.dtype(dtype).itemsize
@@ -42,4 +43,6 @@ def bind_op(
         else:
             given.append(arrays.get(port if role == "value" else f"d:{port}"))
     call = Call(op, direction, dims, attributes or {}, tuple(given))
-    return Program(tuple(call_instructions(0, op.name, call, (), chosen, dtype)))
+    # A compiled instruction holds addresses alone: named here, the arrays (scratch too) live as long as the program.
+    held = tuple((port, array) for (_, port), array in zip(arguments, given, strict=True) if array is not None)
+    return Program(tuple(call_instructions(0, op.name, call, held, chosen, dtype)))

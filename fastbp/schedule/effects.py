@@ -8,7 +8,7 @@ from functools import cached_property
 
 from fastbp.base.dims import Dims, size_of
 from fastbp.graph.graph import Graph, Node
-from fastbp.schedule.actions import Action, Backward, Free, Reduce, Rows
+from fastbp.schedule.actions import Action, Backward, Forward, Free, Reduce, Rows
 
 
 def gradient(tensor: str) -> str:
@@ -80,6 +80,18 @@ class Effects:
         """Where a node's backward writes its part of a tensor's gradient: the gradient itself, or a part to be added."""
         name = gradient(tensor)
         return name if self._first_writer[tensor] == node.name else f"{name}+{node.name}"
+
+    def in_place(self, action: Action) -> tuple[tuple[str, str], ...]:
+        """(new, old): what the action's op can write over what it reads."""
+        if not isinstance(action, Forward | Backward):
+            return ()
+        node = self.graph.by_name[action.node]
+        if isinstance(action, Forward):
+            return tuple((node.ports[new], node.ports[old]) for new, old in node.op.forward_in_place.items())
+        return tuple(
+            (self.buffer(self.contribution(node, node.ports[source])), self.buffer(gradient(node.ports[output])))
+            for source, output in node.op.backward_in_place.items()
+        )
 
     def runs_backward(self, node: Node) -> bool:
         return node.op.backward is not None

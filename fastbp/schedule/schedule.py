@@ -120,12 +120,5 @@ def _takes(action: Action, effects: Effects, over: list[str], live: set[str]) ->
     """The tensors of this action that are written over one that nobody needs any more."""
     if not isinstance(action, Forward | Backward) or action.rows is not None:
         return ()
-    node = effects.graph.by_name[action.node]
-    pairs: list[tuple[str, str]] = []
-    if isinstance(action, Backward):
-        for source, output in node.op.backward_in_place.items():
-            new = effects.buffer(effects.contribution(node, node.ports[source]))
-            pairs.append((new, effects.buffer(f"d:{node.ports[output]}")))
-    else:
-        pairs = [(node.ports[output], node.ports[source]) for output, source in node.op.forward_in_place.items()]
+    pairs = effects.in_place(action)
     return tuple((new, old) for new, old in pairs if old in over and new not in live and new not in over)

@@ -2,7 +2,8 @@
 
 A tick is the index of an action. A buffer is live in [born, dies): from the first action that writes it to the one that frees
 it. Scratch lives for its action alone. Every buffer is counted at its size rounded up to 64 bytes, a cache line, which
-is how the arena places it. A schedule that reads what is not there, frees twice or leaves something behind is refused.
+is how the arena places it. A schedule that reads what is not there, frees twice, walks rows twice or leaves something
+behind is refused.
 """
 
 from __future__ import annotations
@@ -99,6 +100,8 @@ class _Machine:
     closed: list[Buffer] = field(default_factory=list)
     now: int = 0
     parts: Counter[str] = field(default_factory=Counter)
+    walked: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Rows that were walked forward and backward, by (letter, node)."""
 
     def refuse(self, action: Action, why: str) -> IllegalSchedule:
         return IllegalSchedule(f"tick {self.now}, {written(action)}: {why}")
@@ -115,19 +118,40 @@ class _Machine:
     def close(self, opened: _Open, dies: int) -> None:
         self.closed.append(Buffer(tuple(opened.names), opened.nbytes, opened.born, dies, opened.category))
 
-    def take(self, action: Action, new: str, old: str, reads: tuple[str, ...]) -> None:
+    def take(self, action: Action, new: str, old: str, effects: Effects) -> None:
         """`new` is written over `old`."""
-        if old not in self.live or old not in reads:
+        if old not in self.live or old not in effects.of(action).reads:
             raise self.refuse(action, f"{new} takes the buffer of {old}, which it does not read")
         if new in self.live:
             raise self.refuse(action, f"{new} is live already")
         if self.nbytes(new) != self.nbytes(old):
             raise self.refuse(action, f"{new} takes the buffer of {old}, which has another size")
+        if (new, old) not in effects.in_place(action):
+            raise self.refuse(action, f"{new} takes the buffer of {old}, over which its op cannot write it")
         opened = self.live.pop(old)
         if self.category(new, action) == "kept":
             opened.category = "kept"
         opened.names.append(new)
         self.live[new] = opened
+
+    def walk(self, action: Forward | Backward) -> None:
+        """Slices come in order, each row once: gradients of parameters accumulate."""
+        node, key = self.graph.by_name[action.node], (action.letter, action.node)
+        start, stop = action.rows or (0, node.rows)
+        if start != self.walked[key]:
+            raise self.refuse(action, f"it begins at row {start}, {self.walked[key]} is due")
+        self.walked[key] = stop
+
+    def finish(self) -> None:
+        """Nothing is left, and whatever was begun was walked to its end."""
+        if self.live:
+            raise IllegalSchedule(f"at the end {', '.join(self.live)} is still live")
+        if any(letter == Backward.letter for letter, _ in self.walked):
+            self.walked.update({(Backward.letter, node.name): 0 for node in self.graph.nodes if node.op.backward})
+        for (letter, name), rows in self.walked.items():
+            due = self.graph.by_name[name].rows
+            if rows != due:
+                raise IllegalSchedule(f"at the end {letter} {name} has walked {rows} of {due} rows")
 
     def free(self, action: Free) -> None:
         if action.tensor not in self.live:
@@ -151,8 +175,7 @@ def simulate(schedule: Schedule) -> Simulation:
         if isinstance(action, Recompute):
             node = schedule.graph.by_name[action.node]
             recomputed += sum(f(sliced_dims(node, action.rows))[0] for f in (node.op.products, node.op.pointwise))
-    if machine.live:
-        raise IllegalSchedule(f"at the end {', '.join(machine.live)} is still live")
+    machine.finish()
     return Simulation(schedule, tuple(machine.closed), tuple(live_bytes), recomputed)
 
 
@@ -162,9 +185,11 @@ def _run(machine: _Machine, effects: Effects, action: Action) -> int:
     for name in effect.reads:
         if name not in machine.live:
             raise machine.refuse(action, f"it reads {name}, which is not live")
+    if isinstance(action, Forward | Backward) and not isinstance(action, Recompute):
+        machine.walk(action)
     _check_parts(machine, effects, action)
     for new, old in getattr(action, "takes", ()):
-        machine.take(action, new, old, effect.reads)
+        machine.take(action, new, old, effects)
     for name in effect.writes:
         if name not in machine.live:
             machine.live[name] = _Open([name], machine.nbytes(name), machine.now, machine.category(name, action))

@@ -1,7 +1,10 @@
 """exp, tanh-GELU's logistic, erf: in float32 as polynomials that vectorise, in float64 as the C library computes them.
 
-Errors, measured over the whole range of float32 by `tests/simd/test_math.py`: exp 2 units in the last place; erf 2e-7 absolute.
+Errors, measured over the whole range of float32 by `tests/simd/test_math.py`: exp 1.03 units in the last place, and 0 where
+the result is denormal; erf 5.7e-7 absolute.
 exp: Cody and Waite's range reduction and a minimax polynomial of degree 6. erf: Abramowitz and Stegun 7.1.26.
+The trap: a function that names no fast-math inherits its caller's. Reassociated, the two parts of ln 2 become one rounded
+number and 2^64·2^64 becomes infinity: 4.6 units, and infinity from 88.4 on.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ def _power_of_two(typing: Any, exponent: Any) -> Any:
     return types.float32(types.int32), codegen
 
 
-@numba.njit(nogil=True)
+@numba.njit(nogil=True, fastmath={"contract"})
 def _exp32(x):  # type: ignore[no-untyped-def]
     f = numba.float32
     low, high = f(LOWEST), f(HIGHEST)

@@ -251,7 +251,7 @@ def _sync(folder: Path) -> None:
 
 
 def _tidy(folder: Path) -> None:
-    """Undo what a killed save or rotation left: an old snapshot without a successor gets its name back, the rest goes."""
+    """Undo what a killed save or rotation left: an old snapshot with no successor gets its name back, the rest goes."""
     with os.scandir(folder) as entries:
         found = [(entry, _TEMPORARY.fullmatch(entry.name)) for entry in entries if entry.is_dir(follow_symlinks=False)]
     for entry, match in found:

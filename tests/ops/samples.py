@@ -16,8 +16,10 @@ from fastbp.base.dims import Dims
 from fastbp.ops.op import Op
 from fastbp.ops.registry import OPS
 from fastbp.run.bind import Call
+from fastbp.run.cython_backend import instruction_sets
 
-BACKENDS = ("numpy", "numba", "cython")
+BACKENDS = ("numpy", "numba", *(f"cython-{name}" for name in instruction_sets()))
+"""Cython's kernels are tested for every instruction set that this CPU has, not for the best alone."""
 DTYPES = ("float32", "float64")
 Key = tuple[str, str]
 """(role, port), as the op's argument lists have them."""
@@ -91,7 +93,7 @@ def _embedding() -> list[Sample]:
 def _rows() -> list[Sample]:
     """Ops that see rows only."""
     eps = {"eps": 1e-5}
-    biases = ("bq", "bk", "bv")
+    biases, shapes = ("bq", "bk", "bv"), ((1, 17), (15, 65), (70, 64))
     return [
         Sample("layernorm", Dims({"N": 1, "C": 17}), eps),
         Sample("layernorm", Dims({"N": 15, "C": 65}), {"eps": 0.1}),
@@ -103,8 +105,8 @@ def _rows() -> list[Sample]:
         Sample("qkv", Dims({"N": 1, "C": 17})),
         Sample("qkv", Dims({"N": 15, "C": 33}), without=biases),
         Sample("qkv", Dims({"N": 70, "C": 96}), without=("bk",)),
-        *(Sample("gelu", Dims({"N": n, "F": f}), {"tanh": t}) for t in (1.0, 0.0) for n, f in ((1, 17), (15, 65), (70, 64))),
-        *(Sample("residual", Dims({"N": n, "C": c})) for n, c in ((1, 17), (15, 65), (70, 64))),
+        *(Sample("gelu", Dims({"N": n, "F": f}), {"tanh": t}) for t in (1.0, 0.0) for n, f in shapes),
+        *(Sample("residual", Dims({"N": n, "C": c})) for n, c in shapes),
         Sample("linear_cross_entropy", Dims({"N": 1, "C": 17, "V": 65})),
         Sample("linear_cross_entropy", Dims({"N": 15, "C": 33, "V": 1})),
         Sample("linear_cross_entropy", Dims({"N": 70, "C": 64, "V": 400})),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -64,11 +65,15 @@ def test_a_definition_names_its_arguments_in_the_declared_order(op: Op, directio
         ("softmax", "s p", "dp p ds"),
         ("gelu", "x y", "dy x dx"),
         ("residual", "x f y", "dy dx df"),
-        ("linear_cross_entropy", "x targets weight losses z panel", "dlosses x targets weight dx dweight z panel losses"),
+        (
+            "linear_cross_entropy",
+            "x targets weight losses z panel",
+            "dlosses x targets weight dx dweight z panel losses",
+        ),
         ("adamw", "hyper p g m v partials norm", "dnorm dhyper dp dg dm dv dpartials"),
     ],
 )
-def test_the_argument_law_is_what_compiled_kernels_were_written_for(name: str, forward_law: str, backward_law: str) -> None:
+def test_the_order_of_arguments_is_as_written(name: str, forward_law: str, backward_law: str) -> None:
     op = OPS[name]
     assert [port for _, port in op.forward_arguments()] == forward_law.split()
     assert ["d" * (role == "gradient") + port for role, port in op.backward_arguments()] == backward_law.split()
@@ -82,11 +87,7 @@ def _trials() -> list[Trial]:
 
 
 def _adamw_trial() -> Trial:
-    dims = ADAMW.dims(1)
-    shapes = {("value", port): ADAMW.op.shape(port, dims) for port in ADAMW.op.ports()}
-    sample = replace(ADAMW)
-    sample.__dict__["values"] = {key: np.ones(shape) for key, shape in shapes.items()}
-    return Trial(sample, "forward", "numba", "float32")
+    return Trial(ADAMW, "forward", "numba", "float32", values={("value", port): 1.0 for port in ADAMW.op.ports()})
 
 
 @pytest.mark.parametrize("trial", _trials(), ids=lambda trial: f"{trial.op.name}-{trial.direction}")
@@ -126,7 +127,7 @@ def test_check_refuses_every_wrong_array(trial: Trial) -> None:
         if role == "value" and port not in trial.op.optional:
             with pytest.raises(ValueError, match=f"{port} is missing"):
                 replace(call, arrays=(*call.arrays[:i], None, *call.arrays[i + 1 :])).check("float32")
-    with pytest.raises(ValueError, match="takes [0-9]+ arrays, not"):
+    with pytest.raises(ValueError, match=r"takes \d+ arrays, not"):
         replace(call, arrays=call.arrays[:-1]).check("float32")
     with pytest.raises(ValueError, match="is due"):
         call.check("float64")
@@ -162,7 +163,7 @@ def _slope(sample: Sample, port: str, direction: np.ndarray) -> float:
 def _gradients(sample: Sample) -> dict[str, np.ndarray]:
     """Every gradient of the definition in float64, params' from zero; where an op passes it on, that of the output."""
     if sample.op.passes_gradient:
-        return {port: sample.values["gradient", "y"] for port in sample.op.passes_gradient}
+        return dict.fromkeys(sample.op.passes_gradient, sample.values["gradient", "y"])
     trial = Trial(sample, "backward", "numpy", "float64")
     for port in sample.op.params:
         if trial.arrays["gradient", port] is not None:
@@ -179,7 +180,7 @@ def test_backward_is_the_central_difference_of_forward(sample: Sample) -> None:
     for port, gradient in gradients.items():
         direction = random.normal(size=gradient.shape)
         length = max(1.0, float(np.linalg.norm(gradient)))
-        assert abs(_slope(sample, port, direction) - float((gradient * direction).sum())) <= 2e-8 * length, port
+        assert abs(_slope(sample, port, direction) - float((gradient * direction).sum())) <= 5e-9 * length, port
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=str)
@@ -194,7 +195,7 @@ def test_torch_agrees(sample: Sample, backend: str, dtype: str, tolerance: dict[
     made = Trial(sample, "forward", backend, dtype).run().arrays["value", first]
     assert distance(made, output.numpy()) <= tolerance[dtype]
     if sample.op.passes_gradient:
-        gradients = {port: sample.values["gradient", first] for port in sample.op.passes_gradient}
+        gradients = dict.fromkeys(sample.op.passes_gradient, sample.values["gradient", first])
     else:
         trial = Trial(sample, "backward", backend, dtype).run()
         gradients = {port: array for (role, port), array in trial.results().items() if role == "gradient"}
@@ -212,14 +213,8 @@ def test_a_backward_call_is_given_only_what_it_declares(sample: Sample) -> None:
     """Poison in every tensor outside backward_reads changes nothing, because no address of theirs is handed over."""
     op = sample.op
     clean = Trial(sample, "backward", "numpy", "float64").run().results()
-    poisoned = replace(sample)
-    poisoned.__dict__["values"] = {
-        (role, port): np.full_like(array, np.nan)
-        if role == "value" and port not in op.backward_reads and array.dtype != np.int32
-        else array
-        for (role, port), array in sample.values.items()
-    }
-    trial = Trial(poisoned, "backward", "numpy", "float64")
+    poison = {("value", port): np.nan for port in op.ports() if port not in op.backward_reads}
+    trial = Trial(sample, "backward", "numpy", "float64", values=sample.values | poison)
     given = {port for role, port in trial.arguments if role == "value" and not np.isnan(trial.arrays[role, port]).any()}
     assert given == set(op.backward_reads)
     assert same_bits(trial.run().results(), clean)
@@ -260,7 +255,7 @@ def test_gradients_of_params_accumulate(case: tuple, tolerance: dict[str, float]
 @over_calls()
 def test_inputs_stay_untouched(case: tuple) -> None:
     trial = Trial(*case)
-    before = {key: array.copy() for key, array in trial.arrays.items() if array is not None and key not in trial.written}
+    before = {key: a.copy() for key, a in trial.arrays.items() if a is not None and key not in trial.written}
     assert before
     trial.run()
     assert same_bits({key: trial.arrays[key] for key in before}, before)
@@ -289,7 +284,7 @@ def test_workers_give_the_same_bits(case: tuple, workers: int) -> None:
 
 
 def _units(sample: Sample) -> tuple[int, int]:
-    """How many units the independent dimension has, and a unit's rows: where the op sees T, slices are whole sequences."""
+    """How many units the independent dimension has, and a unit's rows: where the op sees T, a whole sequence."""
     along = sample.op.independent_along
     unit = sample.sizes.T if along == "N" and "T" in sample.op.dims else 1
     return sample.sizes[along] // unit, unit
@@ -301,7 +296,7 @@ def test_slices_give_the_same_bits(case: tuple) -> None:
     units, unit = _units(case[0])
     cuts = sorted({0, 1, units // 2, units})
     trial = Trial(*case)
-    for start, stop in zip(cuts, cuts[1:], strict=False):
+    for start, stop in pairwise(cuts):
         trial.run(rows=(start * unit, stop * unit))
     assert same_bits(trial.results(), Trial(*case).run().results())
 

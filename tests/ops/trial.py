@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
-import pytest
 from samples import Key, Sample
 
 from fastbp.base.dims import shape_of
-from fastbp.run import numba_backend
+from fastbp.run import cython_backend, numba_backend
 from fastbp.run._loop import Instructions
 from fastbp.run.bind import Call
 
@@ -38,14 +38,15 @@ class Fence:
 
 
 class Trial:
-    """The arrays of a sample's forward or backward call: what it reads is filled with the sample's values, what it
-    overwrites with NaN, gradients of params with the sample's starting values."""
+    """The arrays of a sample's forward or backward call: what it reads is filled with the sample's values (or others),
+    what it overwrites with NaN, gradients of params with the values that they start from."""
 
     def __init__(
-        self, sample: Sample, direction: str, backend: str, dtype: str, *, workers: int = 1, in_place: bool = False
-    ) -> None:
+        self, sample: Sample, direction: str, backend: str, dtype: str, *,
+        workers: int = 1, in_place: bool = False, values: Mapping[Key, Any] | None = None,
+    ) -> None:  # fmt: skip
         self.sample, self.op, self.direction, self.backend, self.dtype = sample, sample.op, direction, backend, dtype
-        self.workers = workers
+        self.workers, self.values = workers, sample.values if values is None else values
         self.dims = sample.dims(0 if backend == "numpy" else workers)
         self.fence = Fence()
         self.scratch_value = np.nan
@@ -62,7 +63,7 @@ class Trial:
             return None
         kind = "int32" if port in self.op.integers else "float64" if port in self.op.doubles else self.dtype
         array = self.fence.full(self.op.shape(port, self.dims), kind, 0)
-        array[...] = np.nan if (role, port) in self.overwritten else self.sample.values[role, port]
+        array[...] = np.nan if (role, port) in self.overwritten else self.values[role, port]
         return array
 
     def _shared(self) -> dict[Key, Key]:
@@ -114,12 +115,21 @@ class Trial:
         return self
 
 
+def outcome(sample: Sample, direction: str, backend: str, dtype: str = "float64", **changed: Any) -> dict[str, Any]:
+    """What a call fills or adds to, by port, with "d" before a gradient's; `changed` replaces some of the sample's values
+    under the same names."""
+    keys = {name: ("value", name) if name in sample.op.ports() else ("gradient", name[1:]) for name in changed}
+    values = sample.values | {keys[name]: value for name, value in changed.items()}
+    results = Trial(sample, direction, backend, dtype, values=values).run().results()
+    return {"d" * (role == "gradient") + port: array for (role, port), array in results.items()}
+
+
 def address(backend: str, op_name: str, direction: str, dtype: str) -> int:
-    """The address of a compiled kernel; skips where the backend is not built."""
+    """The address of a compiled kernel."""
     if backend == "numba":
         return numba_backend.address(op_name, direction, dtype)
-    module = pytest.importorskip("fastbp.run.cython_backend", exc_type=ImportError)
-    return int(module.address(op_name, direction, dtype))
+    kernels = cython_backend.module(backend.removeprefix("cython-"), dtype)
+    return int(kernels.address(f"{op_name}_{direction}"))
 
 
 def same_bits(one: Mapping[Key, np.ndarray], other: Mapping[Key, np.ndarray]) -> bool:
@@ -127,6 +137,6 @@ def same_bits(one: Mapping[Key, np.ndarray], other: Mapping[Key, np.ndarray]) ->
 
 
 def distance(got: np.ndarray, expected: np.ndarray) -> float:
-    """The largest difference as a share of the largest element, or of 1 where that is larger; NaN where there is one."""
+    """The largest difference as a share of the largest element, or of 1 if that is larger; NaN where there is one."""
     largest = max(1.0, float(np.abs(expected).max(initial=0)))
     return float(np.abs(got.astype(np.float64) - expected).max(initial=0)) / largest

@@ -1,0 +1,42 @@
+"""The Cython backend: kernels compiled ahead of time, one module for each instruction set and dtype.
+
+A module for an instruction set is imported only where the CPU has it and the operating system saves its registers, so a
+build that was made on one machine runs on every other of its architecture.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+NEEDS = {
+    "avx512": ("avx2", "fma", "avx512f", "avx512vl", "avx512dq", "avx512bw"),
+    "avx2": ("avx2", "fma"),
+    "baseline": (),
+}
+"""The CPU features that each instruction set's modules were compiled for, best first."""
+
+
+@cache
+def instruction_sets() -> tuple[str, ...]:
+    """The instruction sets that this CPU can run, best first."""
+    features = module("baseline", "float32").cpu_features()
+    return tuple(name for name, needs in NEEDS.items() if all(features[feature] for feature in needs))
+
+
+def instruction_set() -> str:
+    """The instruction set whose kernels run here: "avx512", "avx2" or "baseline"."""
+    return instruction_sets()[0]
+
+
+@cache
+def module(instruction_set: str, dtype: str) -> Any:
+    """The extension module of an instruction set and dtype. The caller knows that the CPU can run it."""
+    suffix = ("" if instruction_set == "baseline" else f"_{instruction_set}") + ("_float64" if dtype == "float64" else "")
+    return import_module(f"fastbp._kernels{suffix}")
+
+
+def address(op_name: str, direction: str, dtype: str) -> int:
+    """The address of a kernel, `direction` "forward" or "backward". Raises KeyError where the backend has no such kernel."""
+    return int(module(instruction_set(), dtype).address(f"{op_name}_{direction}"))

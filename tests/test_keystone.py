@@ -1,0 +1,154 @@
+"""The keystone: whatever is kept, the bits are those of keeping everything, and the predicted peak is the measured one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastbp.graph.config import DecoderConfig
+from fastbp.graph.decoder import decoder_graph
+from fastbp.run.decoder import Decoder
+from fastbp.schedule.plan import Plan, head_rows
+
+BACKENDS = ("numpy", "numba", "cython")
+POLICIES = (
+    "save_all", "full", "every(1)", "every(2)", "sqrt",
+    "selective(layernorm)", "selective(gelu)", "selective(core_attn)", "selective(mlp)",
+    "selective(layernorm, gelu, core_attn, mlp)", "save_only(qkv, mid)", "save_only(u)",
+)  # fmt: skip
+BATCHES = {"seed": 2, "small": 3}
+
+Bits = tuple[float, bytes, bytes]
+"""The loss, every row's loss and every gradient."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _cores() -> Iterator[None]:
+    """As many workers as a test wants, on any machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fastbp.run.workers.physical_cores", lambda: 4)
+        yield
+
+
+def filled(decoder: Decoder) -> Decoder:
+    """Parameters, tokens and row weights without a zero, a one or a symmetry to hide behind."""
+    random = np.random.default_rng(7)
+    for name, values in decoder.parameters.items():
+        values[...] = 0.3 * random.standard_normal(values.shape) + name.endswith(("ln1.weight", "ln2.weight", "ln.weight"))
+    for ids in (decoder.tokens, decoder.targets):
+        ids[:] = random.integers(0, decoder.config.vocab, ids.shape)
+    decoder.row_weights[:] = random.uniform(0.5, 1.5, decoder.row_weights.shape) / decoder.row_weights.size
+    return decoder
+
+
+def bits(decoder: Decoder) -> Bits:
+    decoder.zero_gradients()
+    decoder.forward_backward()
+    return decoder.loss, decoder.losses.tobytes(), decoder.gradients.flat.tobytes()
+
+
+def assert_peak(decoder: Decoder) -> None:
+    """Equal integers: predicted, measured, and the size of the layout."""
+    measured = decoder.measure_peak_bytes()
+    assert measured == decoder.peak_bytes_predicted == decoder.layout.size_bytes
+
+
+@cache
+def reference(preset: str, batch: int, backend: str) -> Bits:
+    """save_all with one worker."""
+    return bits(filled(Decoder(DecoderConfig.preset(preset), batch, policy="save_all", backend=backend, workers=1)))
+
+
+def assert_keystone(preset: str, batch: int, policy: str, backend: str, workers: int) -> None:
+    decoder = filled(Decoder(DecoderConfig.preset(preset), batch, policy=policy, backend=backend, workers=workers))
+    found, expected = bits(decoder), reference(preset, batch, backend)
+    assert np.isfinite(found[0])
+    assert found == expected
+    assert_peak(decoder)
+    assert decoder.layout.fragmentation_bytes == 0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("preset", BATCHES)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_gives_the_bits_of_save_all(preset: str, policy: str, workers: int, backend: str) -> None:
+    assert_keystone(preset, BATCHES[preset], policy, backend, workers)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_gives_the_bits_of_save_all_at_batch_12(policy: str, workers: int, backend: str) -> None:
+    assert_keystone("small", 12, policy, backend, workers)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("preset", BATCHES)
+def test_every_gradient_is_there(preset: str, backend: str) -> None:
+    decoder = filled(Decoder(DecoderConfig.preset(preset), BATCHES[preset], policy="full", backend=backend, workers=1))
+    decoder.forward_backward()
+    for name, gradient in decoder.gradients.items():
+        assert np.isfinite(gradient).all()
+        assert gradient.any(), f"{name} has no gradient"
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> DecoderConfig:
+    """Odd shapes: one of anything, primes, just above a vector, a head wider than a tile."""
+    heads = draw(st.sampled_from([1, 2, 3]))
+    width = heads * draw(st.sampled_from([1, 2, 5, 16, 33]))
+    return DecoderConfig(
+        blocks=draw(st.integers(1, 4)),
+        width=width,
+        heads=heads,
+        feed_forward=draw(st.sampled_from([1, 7, 32, 65])),
+        context=draw(st.sampled_from([1, 2, 9, 33, 65])),
+        vocab=draw(st.sampled_from([1, 3, 31, 257])),
+        positions="learned" if width % 2 else draw(st.sampled_from(["learned", "sinusoidal"])),
+        attention_bias=draw(st.booleans()),
+        feed_forward_bias=draw(st.booleans()),
+        gelu=draw(st.sampled_from(["tanh", "erf"])),
+    )
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@settings(max_examples=12, derandomize=True, deadline=None, database=None)
+@given(config=shapes(), batch=st.integers(1, 5), dtype=st.sampled_from(["float32", "float64"]), data=st.data())
+def test_odd_shapes_and_any_plan_give_the_bits_of_save_all(
+    backend: str, config: DecoderConfig, batch: int, dtype: str, data: st.DataObject
+) -> None:
+    graph = decoder_graph(config, batch, dtype=dtype)
+    expected = bits(filled(Decoder(config, batch, backend=backend, workers=1, dtype=dtype)))
+    for workers in (1, 2, 3):
+        keep = data.draw(st.frozensets(st.sampled_from(sorted(graph.read_by_backward))))
+        plan = Plan("drawn", keep, head_rows(graph))
+        decoder = filled(Decoder(config, batch, plan=plan, backend=backend, workers=workers, dtype=dtype))
+        assert bits(decoder) == expected
+        assert_peak(decoder)
+
+
+@pytest.mark.parametrize("backend", ["numba", "cython"])
+@pytest.mark.parametrize("rows", [1, 7, 100])
+def test_the_heads_slices_leave_the_bits_alone(rows: int, backend: str) -> None:
+    # Compiled kernels add the rows of a weight's gradient in one chain; NumPy's products have an order of their own.
+    config = DecoderConfig.preset("small")
+    plain = filled(Decoder(config, 2, policy="full", backend=backend, workers=2))
+    sliced = filled(Decoder(config, 2, plan=replace(plain.plan, head_rows=rows), backend=backend, workers=2))
+    assert len(sliced.schedule.actions) > len(plain.schedule.actions)
+    assert bits(sliced) == bits(plain)
+    assert_peak(sliced)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_evaluation_between_leaves_the_bits_alone(backend: str) -> None:
+    decoder = filled(Decoder(DecoderConfig.preset("seed"), 2, policy="full", backend=backend, workers=2))
+    decoder.evaluate()
+    assert bits(decoder) == reference("seed", 2, backend)
