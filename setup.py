@@ -1,8 +1,8 @@
 """The extension modules; everything else about the package is in pyproject.toml.
 
-`fastbp/_kernels.pyx` is one source for every instruction set and real type. For each module but the baseline's it is copied into
-the build folder under the module's name, since the name decides what the module's init function is called. A build that
-is made anywhere runs anywhere: modules for an instruction set are imported only where the CPU has it.
+`fastbp/_kernels.pyx` is one source for every instruction set and real type: it is copied into the build folder under
+each module's name, translated and compiled with that module's flags. A build that is made anywhere runs anywhere, since
+modules for an instruction set are imported only where the CPU has it.
 """
 
 from __future__ import annotations

@@ -403,7 +403,7 @@ cdef void attention_forward(const int64_t *args, int64_t worker, int64_t workers
 
 cdef void attention_backward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
     cdef int64_t B = args[1], T = args[2], C = args[3], H = args[4], R = args[5], P = args[6]
-    cdef int64_t D = C // H, wide = 3 * C, task, first_one, r, end, rows, i
+    cdef int64_t D = C // H, wide = 3 * C, task, at, r, end, rows, i
     cdef real *ds = reals(args[11]) + worker * R * T
     cdef real *panel = reals(args[12]) + worker * P
     cdef real scale = <real>(1 / sqrt(<double>D))
@@ -414,9 +414,9 @@ cdef void attention_backward(const int64_t *args, int64_t worker, int64_t worker
     cdef real *dout
     cdef real *band
     for task in range(share(B * H, worker, workers, 1), share(B * H, worker + 1, workers, 1)):
-        first_one = task // H * T * wide + task % H * D
-        q = reals(args[8]) + first_one
-        dq = reals(args[10]) + first_one
+        at = task // H * T * wide + task % H * D
+        q = reals(args[8]) + at
+        dq = reals(args[10]) + at
         dk = dq + C
         dv = dq + 2 * C
         r = 0

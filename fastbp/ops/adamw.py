@@ -24,7 +24,7 @@ PART = 4096
 """Elements in a part of the norm's sum: its order does not depend on the number of workers."""
 
 
-def forward(d, hyper, p, g, m, v, partials, norm):  # type: ignore[no-untyped-def]
+def forward(d, hyper, p, g, m, v, partials, norm):
     for q in range(d.Q):
         part = g[q * PART : (q + 1) * PART].astype(np.float64)
         partials[q] = part @ part
@@ -43,7 +43,7 @@ def forward(d, hyper, p, g, m, v, partials, norm):  # type: ignore[no-untyped-de
 
 
 @inline
-def _square_sum(g):  # type: ignore[no-untyped-def]
+def _square_sum(g):
     total = 0.0
     for i in range(g.size):
         total += np.float64(g[i]) * np.float64(g[i])
@@ -51,7 +51,7 @@ def _square_sum(g):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _step(args, hyper, scale, decay, p, g, m, v):  # type: ignore[no-untyped-def]
+def _step(args, hyper, scale, decay, p, g, m, v):
     one = cast(args, 1)
     lr, beta1, beta2, eps = cast(args, hyper[0]), cast(args, hyper[1]), cast(args, hyper[2]), cast(args, hyper[3])
     inverse1, inverse2 = cast(args, 1 / hyper[5]), cast(args, 1 / hyper[6])
@@ -65,7 +65,7 @@ def _step(args, hyper, scale, decay, p, g, m, v):  # type: ignore[no-untyped-def
         g[i] = 0
 
 
-def numba_forward(args, worker, workers):  # type: ignore[no-untyped-def]
+def numba_forward(args, worker, workers):
     phase, Z, K, Q = dim(args, 0), dim(args, 1), dim(args, 2), dim(args, 3)
     hyper = double_span(args, dim(args, 4), 0, 8)
     p, g, m, v = dim(args, 5), dim(args, 6), dim(args, 7), dim(args, 8)

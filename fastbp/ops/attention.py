@@ -25,22 +25,22 @@ BAND = 64
 """Rows of queries that are worked on at a time."""
 
 
-def _heads(d, qkv):  # type: ignore[no-untyped-def]
+def _heads(d, qkv):
     """(B, T, 3C) as three views (B, H, T, D)."""
     return qkv.reshape(d.B, d.T, 3, d.H, -1).transpose(2, 0, 3, 1, 4)
 
 
-def _scaled(d):  # type: ignore[no-untyped-def]
+def _scaled(d):
     return softmax.Row(d.T, (d.C // d.H) ** -0.5)
 
 
-def forward(d, qkv, o, p):  # type: ignore[no-untyped-def]
+def forward(d, qkv, o, p):
     q, k, v = _heads(d, qkv)
     softmax.forward(_scaled(d), q @ k.swapaxes(-1, -2), p)
     o.reshape(d.B, d.T, d.H, -1)[:] = (p @ v).transpose(0, 2, 1, 3)
 
 
-def backward(d, do, qkv, p, dqkv):  # type: ignore[no-untyped-def]
+def backward(d, do, qkv, p, dqkv):
     q, k, v = _heads(d, qkv)
     dq, dk, dv = _heads(d, dqkv)
     do_heads = do.reshape(d.B, d.T, d.H, -1).transpose(0, 2, 1, 3)
@@ -51,7 +51,7 @@ def backward(d, do, qkv, p, dqkv):  # type: ignore[no-untyped-def]
     dk[:] = scores.swapaxes(-1, -2) @ q
 
 
-def numba_forward(args, worker, workers):  # type: ignore[no-untyped-def]
+def numba_forward(args, worker, workers):
     B, T, C, H = dim(args, 1), dim(args, 2), dim(args, 3), dim(args, 4)
     R, P, qkv, o, p = dim(args, 5), dim(args, 6), dim(args, 7), dim(args, 8), dim(args, 9)
     D, size = C // H, itemsize(args)
@@ -73,7 +73,7 @@ def numba_forward(args, worker, workers):  # type: ignore[no-untyped-def]
             gemm(args, end - r, D, end, band, T, 1, v, 3 * C, 1, out + r * C * size, C, 0, 0, panel)
 
 
-def numba_backward(args, worker, workers):  # type: ignore[no-untyped-def]
+def numba_backward(args, worker, workers):
     B, T, C, H = dim(args, 1), dim(args, 2), dim(args, 3), dim(args, 4)
     R, P = dim(args, 5), dim(args, 6)
     do, qkv, p, dqkv = dim(args, 7), dim(args, 8), dim(args, 9), dim(args, 10)

@@ -18,18 +18,18 @@ from fastbp.simd.abi import dim, int_span, itemsize, span
 from fastbp.simd.gemm import share
 
 
-def forward(d, tokens, table, positions, x):  # type: ignore[no-untyped-def]
+def forward(d, tokens, table, positions, x):
     np.add(table[tokens].reshape(-1, d.T, d.C), positions, out=x.reshape(-1, d.T, d.C))
 
 
-def backward(d, dx, tokens, dtable, dpositions):  # type: ignore[no-untyped-def]
+def backward(d, dx, tokens, dtable, dpositions):
     np.add.at(dtable, tokens, dx)
     if dpositions is not None:
         for sequence in dx.reshape(-1, d.T, d.C):
             dpositions += sequence
 
 
-def numba_forward(args, worker, workers):  # type: ignore[no-untyped-def]
+def numba_forward(args, worker, workers):
     N, T, C = dim(args, 1), dim(args, 2), dim(args, 3)
     tokens, table, positions, x = dim(args, 5), dim(args, 6), dim(args, 7), dim(args, 8)
     start, stop = share(N, worker, workers, 1)
@@ -41,7 +41,7 @@ def numba_forward(args, worker, workers):  # type: ignore[no-untyped-def]
             row[c] = token[c] + position[c]
 
 
-def numba_backward(args, worker, workers):  # type: ignore[no-untyped-def]
+def numba_backward(args, worker, workers):
     N, T, C = dim(args, 1), dim(args, 2), dim(args, 3)
     dx, tokens, dtable, dpositions = dim(args, 5), dim(args, 6), dim(args, 7), dim(args, 8)
     start, stop = share(C, worker, workers, 64 // itemsize(args))

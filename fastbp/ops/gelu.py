@@ -24,7 +24,7 @@ TWICE_ROOT = 2 * math.sqrt(2 / math.pi)
 CUBIC = 0.044715
 
 
-def _logistic(x):  # type: ignore[no-untyped-def]
+def _logistic(x):
     """σ(2u) and 2u' at x."""
     real = x.dtype.type
     with np.errstate(over="ignore"):
@@ -32,12 +32,12 @@ def _logistic(x):  # type: ignore[no-untyped-def]
         return sigma, real(TWICE_ROOT) * (1 + real(3 * CUBIC) * (x * x))
 
 
-def forward(d, x, y):  # type: ignore[no-untyped-def]
+def forward(d, x, y):
     real = x.dtype.type
     y[:] = x * (_logistic(x)[0] if d.tanh else real(0.5) * (1 + scipy_erf(x * real(math.sqrt(0.5)))))
 
 
-def backward(d, dy, x, dx):  # type: ignore[no-untyped-def]
+def backward(d, dy, x, dx):
     real = x.dtype.type
     if d.tanh:
         sigma, slope = _logistic(x)
@@ -48,21 +48,21 @@ def backward(d, dy, x, dx):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _forward_tanh(args, x, y, size):  # type: ignore[no-untyped-def]
+def _forward_tanh(args, x, y, size):
     one, root, cubic = cast(args, 1), cast(args, -TWICE_ROOT), cast(args, CUBIC)
     for i in range(size):
         y[i] = x[i] / (one + exp(root * (x[i] + cubic * (x[i] * x[i] * x[i]))))
 
 
 @inline
-def _forward_erf(args, x, y, size):  # type: ignore[no-untyped-def]
+def _forward_erf(args, x, y, size):
     one, half, root = cast(args, 1), cast(args, 0.5), cast(args, math.sqrt(0.5))
     for i in range(size):
         y[i] = x[i] * (half * (one + erf(x[i] * root)))
 
 
 @inline
-def _slope_tanh(args, x, dx, size):  # type: ignore[no-untyped-def]
+def _slope_tanh(args, x, dx, size):
     one, root, cubic, thrice = cast(args, 1), cast(args, TWICE_ROOT), cast(args, CUBIC), cast(args, 3 * CUBIC)
     for i in range(size):
         sigma = one / (one + exp(-root * (x[i] + cubic * (x[i] * x[i] * x[i]))))
@@ -71,7 +71,7 @@ def _slope_tanh(args, x, dx, size):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _slope_erf(args, x, dx, size):  # type: ignore[no-untyped-def]
+def _slope_erf(args, x, dx, size):
     one, half, root = cast(args, 1), cast(args, 0.5), cast(args, math.sqrt(0.5))
     density = cast(args, 1 / math.sqrt(2 * math.pi))
     for i in range(size):
@@ -79,7 +79,7 @@ def _slope_erf(args, x, dx, size):  # type: ignore[no-untyped-def]
         dx[i] *= half * (one + erf(x[i] * root)) + x[i] * phi
 
 
-def numba_forward(args, worker, workers):  # type: ignore[no-untyped-def]
+def numba_forward(args, worker, workers):
     start, stop = share(dim(args, 1) * dim(args, 2), worker, workers, 16)
     size = stop - start
     x, y = span(args, dim(args, 4), start, size), span(args, dim(args, 5), start, size)
@@ -89,7 +89,7 @@ def numba_forward(args, worker, workers):  # type: ignore[no-untyped-def]
         _forward_erf(args, x, y, size)
 
 
-def numba_backward(args, worker, workers):  # type: ignore[no-untyped-def]
+def numba_backward(args, worker, workers):
     start, stop = share(dim(args, 1) * dim(args, 2), worker, workers, 16)
     size = stop - start
     x, dx = span(args, dim(args, 5), start, size), span(args, dim(args, 6), start, size)

@@ -18,7 +18,7 @@ from fastbp.simd.abi import cast, dim, inline, itemsize, number, span
 from fastbp.simd.gemm import share
 
 
-def forward(d, x, weight, bias, y, mean, rstd):  # type: ignore[no-untyped-def]
+def forward(d, x, weight, bias, y, mean, rstd):
     x.mean(axis=1, out=mean)
     y[:] = x - mean[:, None]
     rstd[:] = 1 / np.sqrt((y * y).mean(axis=1) + d.eps)
@@ -27,7 +27,7 @@ def forward(d, x, weight, bias, y, mean, rstd):  # type: ignore[no-untyped-def]
     y += bias
 
 
-def backward(d, dy, x, weight, mean, rstd, dx, dweight, dbias):  # type: ignore[no-untyped-def]
+def backward(d, dy, x, weight, mean, rstd, dx, dweight, dbias):
     x_hat = (x - mean[:, None]) * rstd[:, None]
     dweight += (dy * x_hat).sum(axis=0)
     dbias += dy.sum(axis=0)
@@ -37,7 +37,7 @@ def backward(d, dy, x, weight, mean, rstd, dx, dweight, dbias):  # type: ignore[
 
 
 @inline
-def _forward_row(args, x, weight, bias, y, eps, C):  # type: ignore[no-untyped-def]
+def _forward_row(args, x, weight, bias, y, eps, C):
     total = cast(args, 0)
     for c in range(C):
         total += x[c]
@@ -51,7 +51,7 @@ def _forward_row(args, x, weight, bias, y, eps, C):  # type: ignore[no-untyped-d
     return mean, rstd
 
 
-def numba_forward(args, worker, workers):  # type: ignore[no-untyped-def]
+def numba_forward(args, worker, workers):
     N, C, eps = dim(args, 1), dim(args, 2), number(args, 3)
     x, weight, bias, y, mean, rstd = dim(args, 4), dim(args, 5), dim(args, 6), dim(args, 7), dim(args, 8), dim(args, 9)
     start, stop = share(N, worker, workers, 1)
@@ -63,7 +63,7 @@ def numba_forward(args, worker, workers):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _backward_row(args, dy, x, weight, mean, rstd, dx, C):  # type: ignore[no-untyped-def]
+def _backward_row(args, dy, x, weight, mean, rstd, dx, C):
     total = cast(args, 0)
     along = cast(args, 0)
     for c in range(C):
@@ -78,13 +78,13 @@ def _backward_row(args, dy, x, weight, mean, rstd, dx, C):  # type: ignore[no-un
 
 
 @inline
-def _add_row(dy, x, mean, rstd, dweight, dbias, width):  # type: ignore[no-untyped-def]
+def _add_row(dy, x, mean, rstd, dweight, dbias, width):
     for c in range(width):
         dweight[c] += dy[c] * ((x[c] - mean) * rstd)
         dbias[c] += dy[c]
 
 
-def numba_backward(args, worker, workers):  # type: ignore[no-untyped-def]
+def numba_backward(args, worker, workers):
     N, C = dim(args, 1), dim(args, 2)
     dy, x, weight, mean, rstd = dim(args, 4), dim(args, 5), dim(args, 6), dim(args, 7), dim(args, 8)
     dx, dweight, dbias = dim(args, 9), dim(args, 10), dim(args, 11)

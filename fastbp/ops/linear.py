@@ -15,13 +15,13 @@ from fastbp.simd.gemm import share, shared_gemm
 from fastbp.simd.target import panel_elements
 
 
-def forward(d, x, weight, bias, y):  # type: ignore[no-untyped-def]
+def forward(d, x, weight, bias, y):
     y[:] = x @ weight
     if bias is not None:
         y += bias
 
 
-def backward(d, dy, x, weight, dx, dweight, dbias):  # type: ignore[no-untyped-def]
+def backward(d, dy, x, weight, dx, dweight, dbias):
     dx[:] = dy @ weight.T
     dweight += x.T @ dy
     if dbias is not None:
@@ -29,7 +29,7 @@ def backward(d, dy, x, weight, dx, dweight, dbias):  # type: ignore[no-untyped-d
 
 
 @inline
-def add_columns(args, worker, workers, rows, columns, dy, dy_row, dbias):  # type: ignore[no-untyped-def]
+def add_columns(args, worker, workers, rows, columns, dy, dy_row, dbias):
     """dbias += Σ_n dy[n], a worker's share of the columns, in the order of the rows."""
     start, stop = share(columns, worker, workers, 64 // itemsize(args))
     total = span(args, dbias, start, stop - start)
@@ -37,14 +37,14 @@ def add_columns(args, worker, workers, rows, columns, dy, dy_row, dbias):  # typ
         add(span(args, dy, n * dy_row + start, stop - start), total, stop - start)
 
 
-def numba_forward(args, worker, workers):  # type: ignore[no-untyped-def]
+def numba_forward(args, worker, workers):
     N, I, O, P = dim(args, 1), dim(args, 2), dim(args, 3), dim(args, 4)  # noqa: E741
     x, weight, bias, y = dim(args, 5), dim(args, 6), dim(args, 7), dim(args, 8)
     panel = dim(args, 9) + worker * P * itemsize(args)
     shared_gemm(args, worker, workers, N, O, I, x, I, 1, weight, O, 1, y, O, bias, 0, panel)
 
 
-def numba_backward(args, worker, workers):  # type: ignore[no-untyped-def]
+def numba_backward(args, worker, workers):
     N, I, O, P = dim(args, 1), dim(args, 2), dim(args, 3), dim(args, 4)  # noqa: E741
     dy, x, weight = dim(args, 5), dim(args, 6), dim(args, 7)
     dx, dweight, dbias = dim(args, 8), dim(args, 9), dim(args, 10)

@@ -19,7 +19,7 @@ from fastbp.simd.math import exp
 from fastbp.simd.target import panel_elements
 
 
-def _softmax(z, targets, losses):  # type: ignore[no-untyped-def]
+def _softmax(z, targets, losses):
     """z becomes softmax(z); losses are filled."""
     rows = np.arange(len(targets))
     z -= z.max(axis=1, keepdims=True)
@@ -30,12 +30,12 @@ def _softmax(z, targets, losses):  # type: ignore[no-untyped-def]
     z /= total
 
 
-def forward(d, x, targets, weight, losses, z):  # type: ignore[no-untyped-def]
+def forward(d, x, targets, weight, losses, z):
     z[:] = x @ weight.T
     _softmax(z, targets, losses)
 
 
-def backward(d, dlosses, x, targets, weight, dx, dweight, z, losses):  # type: ignore[no-untyped-def]
+def backward(d, dlosses, x, targets, weight, dx, dweight, z, losses):
     z[:] = x @ weight.T
     _softmax(z, targets, losses)
     z[np.arange(len(targets)), targets] -= 1
@@ -45,7 +45,7 @@ def backward(d, dlosses, x, targets, weight, dx, dweight, z, losses):  # type: i
 
 
 @inline
-def _softmax_row(args, z, target):  # type: ignore[no-untyped-def]
+def _softmax_row(args, z, target):
     """z becomes softmax(z); returns the row's loss."""
     highest = cast(args, -np.inf)
     for v in range(z.size):
@@ -62,7 +62,7 @@ def _softmax_row(args, z, target):  # type: ignore[no-untyped-def]
     return np.log(total) - at_target
 
 
-def numba_forward(args, worker, workers):  # type: ignore[no-untyped-def]
+def numba_forward(args, worker, workers):
     phase, N, C, V, P = dim(args, 0), dim(args, 1), dim(args, 2), dim(args, 3), dim(args, 4)
     x, targets, weight, losses, z = dim(args, 5), dim(args, 6), dim(args, 7), dim(args, 8), dim(args, 9)
     panel = dim(args, 10) + worker * P * itemsize(args)
@@ -76,12 +76,12 @@ def numba_forward(args, worker, workers):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _scale(row, factor):  # type: ignore[no-untyped-def]
+def _scale(row, factor):
     for v in range(row.size):
         row[v] *= factor
 
 
-def numba_backward(args, worker, workers):  # type: ignore[no-untyped-def]
+def numba_backward(args, worker, workers):
     phase, N, C, V, P = dim(args, 0), dim(args, 1), dim(args, 2), dim(args, 3), dim(args, 4)
     dlosses, x, targets, weight = dim(args, 5), dim(args, 6), dim(args, 7), dim(args, 8)
     dx, dweight, z, losses = dim(args, 9), dim(args, 10), dim(args, 11), dim(args, 13)

@@ -15,7 +15,7 @@ from fastbp.simd.gemm import shared_gemm
 from fastbp.simd.target import panel_elements
 
 
-def forward(d, x, wq, wk, wv, bq, bk, bv, y):  # type: ignore[no-untyped-def]
+def forward(d, x, wq, wk, wv, bq, bk, bv, y):
     for i, (weight, bias) in enumerate(((wq, bq), (wk, bk), (wv, bv))):
         part = y[:, i * d.C : (i + 1) * d.C]
         part[:] = x @ weight
@@ -23,7 +23,7 @@ def forward(d, x, wq, wk, wv, bq, bk, bv, y):  # type: ignore[no-untyped-def]
             part += bias
 
 
-def backward(d, dy, x, wq, wk, wv, dx, dwq, dwk, dwv, dbq, dbk, dbv):  # type: ignore[no-untyped-def]
+def backward(d, dy, x, wq, wk, wv, dx, dwq, dwk, dwv, dbq, dbk, dbv):
     dx[:] = 0
     for i, (weight, dweight, dbias) in enumerate(((wq, dwq, dbq), (wk, dwk, dbk), (wv, dwv, dbv))):
         part = dy[:, i * d.C : (i + 1) * d.C]
@@ -33,7 +33,7 @@ def backward(d, dy, x, wq, wk, wv, dx, dwq, dwk, dwv, dbq, dbk, dbv):  # type: i
             dbias += part.sum(axis=0)
 
 
-def numba_forward(args, worker, workers):  # type: ignore[no-untyped-def]
+def numba_forward(args, worker, workers):
     N, C, P = dim(args, 1), dim(args, 2), dim(args, 3)
     x, y, size = dim(args, 4), dim(args, 11), itemsize(args)
     panel = dim(args, 12) + worker * P * size
@@ -42,7 +42,7 @@ def numba_forward(args, worker, workers):  # type: ignore[no-untyped-def]
         shared_gemm(args, worker, workers, N, C, C, x, C, 1, weight, C, 1, y + i * C * size, 3 * C, bias, 0, panel)
 
 
-def numba_backward(args, worker, workers):  # type: ignore[no-untyped-def]
+def numba_backward(args, worker, workers):
     N, C, P = dim(args, 1), dim(args, 2), dim(args, 3)
     dy, x, dx, size = dim(args, 4), dim(args, 5), dim(args, 9), itemsize(args)
     panel = dim(args, 16) + worker * P * size

@@ -17,11 +17,11 @@ from fastbp.simd.abi import add, copy, dim, span
 from fastbp.simd.gemm import share
 
 
-def forward(d, x, f, y):  # type: ignore[no-untyped-def]
+def forward(d, x, f, y):
     np.add(x, f, out=y)
 
 
-def numba_forward(args, worker, workers):  # type: ignore[no-untyped-def]
+def numba_forward(args, worker, workers):
     start, stop = share(dim(args, 1) * dim(args, 2), worker, workers, 16)
     size = stop - start
     x, f, y = dim(args, 3), dim(args, 4), dim(args, 5)

@@ -28,19 +28,19 @@ class Row:
     scale: float
 
 
-def forward(d, s, p):  # type: ignore[no-untyped-def]
+def forward(d, s, p):
     future = np.arange(d.T) > np.arange(s.shape[-2])[:, None] % d.T
     scores = np.where(future, s.dtype.type(-np.inf), s * s.dtype.type(d.scale))
     np.exp(scores - scores.max(axis=-1, keepdims=True), out=p)
     p /= p.sum(axis=-1, keepdims=True)
 
 
-def backward(d, dp, p, ds):  # type: ignore[no-untyped-def]
+def backward(d, dp, p, ds):
     ds[:] = p * (dp - (dp * p).sum(axis=-1, keepdims=True)) * p.dtype.type(d.scale)
 
 
 @inline
-def softmax_row(args, p, seen, scale):  # type: ignore[no-untyped-def]
+def softmax_row(args, p, seen, scale):
     """p = softmax(scale · p) over the first `seen` columns, 0 behind."""
     highest = cast(args, -np.inf)
     for j in range(seen):
@@ -58,7 +58,7 @@ def softmax_row(args, p, seen, scale):  # type: ignore[no-untyped-def]
 
 
 @inline
-def softmax_backward_row(args, p, ds, size, scale):  # type: ignore[no-untyped-def]
+def softmax_backward_row(args, p, ds, size, scale):
     """ds = scale · p ∘ (ds − Σ ds·p) over the first `size` columns, where ds came as dp."""
     total = cast(args, 0)
     for j in range(size):
@@ -67,7 +67,7 @@ def softmax_backward_row(args, p, ds, size, scale):  # type: ignore[no-untyped-d
         ds[j] = p[j] * (ds[j] - total) * scale
 
 
-def numba_forward(args, worker, workers):  # type: ignore[no-untyped-def]
+def numba_forward(args, worker, workers):
     N, T, scale = dim(args, 1), dim(args, 2), number(args, 3)
     s, p = dim(args, 4), dim(args, 5)
     start, stop = share(N, worker, workers, 1)
@@ -78,7 +78,7 @@ def numba_forward(args, worker, workers):  # type: ignore[no-untyped-def]
         softmax_row(args, row, n % T + 1, scale)
 
 
-def numba_backward(args, worker, workers):  # type: ignore[no-untyped-def]
+def numba_backward(args, worker, workers):
     N, T, scale = dim(args, 1), dim(args, 2), number(args, 3)
     dp, p, ds = dim(args, 4), dim(args, 5), dim(args, 6)
     start, stop = share(N, worker, workers, 1)

@@ -60,10 +60,12 @@ cdef extern from *:
     }
 
     static void fastbp_run(fastbp_team *team, long worker) {
-        const int64_t *row = team->arguments;
-        for (long i = 0; i < team->count; i++, row += team->stride) {
-            ((fastbp_kernel)(intptr_t)team->functions[i])(row, worker, team->workers);
-            if (team->workers > 1) fastbp_barrier(team);
+        /* Copies: behind the last barrier worker 0 may fill in the next program while others are still here. */
+        const int64_t *functions = team->functions, *row = team->arguments;
+        const long count = team->count, stride = team->stride, workers = team->workers;
+        for (long i = 0; i < count; i++, row += stride) {
+            ((fastbp_kernel)(intptr_t)functions[i])(row, worker, workers);
+            if (workers > 1) fastbp_barrier(team);
         }
     }
 

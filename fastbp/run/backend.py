@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fastbp.base.errors import InputError, nearest
-from fastbp.run import cython_backend, numba_backend
+from fastbp.run.cython_backend import address as cython_address
+from fastbp.run.numba_backend import address as numba_address
 
 BACKENDS = ("auto", "numba", "cython", "numpy")
 
@@ -27,8 +28,8 @@ class Backend:
     def address(self, op_name: str, direction: str, dtype: str, progress: Callable[[str], None] | None = None) -> int:
         """The address of a compiled kernel."""
         if self.name == "numba":
-            return numba_backend.address(op_name, direction, dtype, progress)
-        return cython_backend.address(op_name, direction, dtype)
+            return numba_address(op_name, direction, dtype, progress)
+        return cython_address(op_name, direction, dtype)
 
 
 def choose_backend(name: str) -> Backend:

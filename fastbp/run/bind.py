@@ -21,7 +21,7 @@ from fastbp.ops.op import Op
 from fastbp.ops.registry import OPS
 from fastbp.run.backend import Backend
 from fastbp.run.program import Instruction, Program
-from fastbp.schedule.actions import Action, Backward, Free, Reduce, written
+from fastbp.schedule.actions import Action, Backward, Forward, Free, Reduce, written
 from fastbp.schedule.effects import Effects, sliced_dims
 from fastbp.schedule.schedule import Schedule
 
@@ -65,14 +65,14 @@ class Binder:
                 instructions += self._bind(effects, tick, action)
         return Program(tuple(instructions))
 
-    def _bind(self, effects: Effects, tick: int, action: Action) -> Iterator[Instruction]:
+    def _bind(self, effects: Effects, tick: int, action: Forward | Backward | Reduce) -> Iterator[Instruction]:
         if isinstance(action, Reduce):
             return self._reduce(tick, action)
         node = self.schedule.graph.by_name[action.node]
         dims = sliced_dims(node, action.rows)
         direction = "backward" if isinstance(action, Backward) else "forward"
         arguments = node.op.backward_arguments() if direction == "backward" else node.op.forward_arguments()
-        arrays = []
+        arrays: list[tuple[str, np.ndarray | None]] = []
         for role, port in arguments:
             if role == "scratch":
                 arrays.append((f"{port} of {written(action)}", self._scratch(tick, action, node.op, port, dims)))

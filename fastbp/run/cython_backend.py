@@ -33,10 +33,11 @@ def instruction_set() -> str:
 @cache
 def module(instruction_set: str, dtype: str) -> Any:
     """The extension module of an instruction set and dtype. The caller knows that the CPU can run it."""
-    suffix = ("" if instruction_set == "baseline" else f"_{instruction_set}") + ("_float64" if dtype == "float64" else "")
-    return import_module(f"fastbp._kernels{suffix}")
+    width = "" if instruction_set == "baseline" else f"_{instruction_set}"
+    real = "_float64" if dtype == "float64" else ""
+    return import_module(f"fastbp._kernels{width}{real}")
 
 
 def address(op_name: str, direction: str, dtype: str) -> int:
-    """The address of a kernel, `direction` "forward" or "backward". Raises KeyError where the backend has no such kernel."""
+    """The address of a kernel, `direction` "forward" or "backward". Raises KeyError where there is no such kernel."""
     return int(module(instruction_set(), dtype).address(f"{op_name}_{direction}"))

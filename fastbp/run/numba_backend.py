@@ -60,12 +60,13 @@ def cache_folder() -> Path | None:
 @contextmanager
 def _numba_cache() -> Any:
     """Numba's cache folder is ours while a kernel is compiled; the caller's setting comes back afterwards."""
-    before, folder = numba.config.CACHE_DIR, cache_folder()
-    numba.config.CACHE_DIR = str(folder or "")
+    settings: Any = numba.config
+    before, folder = settings.CACHE_DIR, cache_folder()
+    settings.CACHE_DIR = str(folder or "")
     try:
         yield folder is not None
     finally:
-        numba.config.CACHE_DIR = before
+        settings.CACHE_DIR = before
 
 
 def address(op_name: str, direction: str, dtype: str, progress: Progress | None = None) -> int:

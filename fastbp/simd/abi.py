@@ -11,9 +11,10 @@ from typing import Any
 
 import numba
 from llvmlite import ir
-from numba import carray, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, register_jitable
+from numba.np.numpy_support import carray
 
 KERNEL = {
     "float32": types.void(types.CPointer(types.float32), types.int64, types.int64),
@@ -86,19 +87,19 @@ _doubles = _pointer(types.float64)
 
 
 @register_jitable
-def span(args, address, start, size):  # type: ignore[no-untyped-def]
+def span(args, address, start, size):
     """`size` elements from element `start` of the buffer at `address`, as a one-dimensional array."""
     return carray(_reals(args, address + start * itemsize(args)), size)
 
 
 @register_jitable
-def int_span(args, address, start, size):  # type: ignore[no-untyped-def]
+def int_span(args, address, start, size):
     """The same for int32."""
     return carray(_ints(args, address + start * 4), size)
 
 
 @register_jitable
-def double_span(args, address, start, size):  # type: ignore[no-untyped-def]
+def double_span(args, address, start, size):
     """The same for float64, whatever the kernel's dtype."""
     return carray(_doubles(args, address + start * 8), size)
 
@@ -119,7 +120,7 @@ def inline(function: Any) -> Any:
 
 
 @inline
-def copy(source, target, size):  # type: ignore[no-untyped-def]
+def copy(source, target, size):
     """target = source. Kernels that may run in place copy first where they do not, and then know of one array only:
     two that might overlap would not be vectorised."""
     for i in range(size):
@@ -127,7 +128,7 @@ def copy(source, target, size):  # type: ignore[no-untyped-def]
 
 
 @inline
-def add(source, total, size):  # type: ignore[no-untyped-def]
+def add(source, total, size):
     """total += source."""
     for i in range(size):
         total[i] += source[i]

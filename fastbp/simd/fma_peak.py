@@ -51,7 +51,7 @@ def _chains(typing: Any, args: Any, rounds: Any) -> Any:
     return args.dtype(args, types.int64), codegen
 
 
-def numba_fma_peak(args, worker, workers):  # type: ignore[no-untyped-def]
+def numba_fma_peak(args, worker, workers):
     """args[0] rounds on every worker; args[1] the address of a result for each worker."""
     _store(args, dim(args, 1), worker, _chains(args, dim(args, 0)))
 

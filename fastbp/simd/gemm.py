@@ -33,7 +33,7 @@ def _panel_product(vectors: int, size: int) -> Any:
     tile0, tile1, tile2, tile3 = (microkernel(rows, vectors, size) for rows in TARGET.tile_rows)
 
     @numba.njit(nogil=True)
-    def product(rows, depth, a, a_row, a_col, panel, c, c_row, init, init_row):  # type: ignore[no-untyped-def]
+    def product(rows, depth, a, a_row, a_col, panel, c, c_row, init, init_row):
         m = 0
         while rows - m >= r0:
             tile0(depth, a + m * a_row, a_row, a_col, panel, c + m * c_row, c_row, init, init_row)
@@ -60,7 +60,7 @@ def _packer(size: int) -> Any:
     transpose = transpose_square(size)
 
     @numba.njit(nogil=True)
-    def plain(args, depth, columns, vectors, b, b_row, panel):  # type: ignore[no-untyped-def]
+    def plain(args, depth, columns, vectors, b, b_row, panel):
         if columns == vectors * length:
             if vectors == 1:
                 copy1(depth, b, b_row * size, panel)
@@ -79,7 +79,7 @@ def _packer(size: int) -> Any:
                 target[j] = 0
 
     @numba.njit(nogil=True)
-    def transposed(args, depth, columns, vectors, b, b_col, panel):  # type: ignore[no-untyped-def]
+    def transposed(args, depth, columns, vectors, b, b_col, panel):
         width = vectors * length
         whole = depth // length * length
         for j0 in range(0, width, length):
@@ -112,7 +112,7 @@ def gemm_for(size: int) -> Any:
     plain, transposed = _packer(size)
 
     @numba.njit(nogil=True)
-    def run(vectors, rows, depth, a, a_row, a_col, panel, c, c_row, init, init_row):  # type: ignore[no-untyped-def]
+    def run(vectors, rows, depth, a, a_row, a_col, panel, c, c_row, init, init_row):
         if vectors == 1:
             product1(rows, depth, a, a_row, a_col, panel, c, c_row, init, init_row)
         elif vectors == 2:
@@ -121,7 +121,7 @@ def gemm_for(size: int) -> Any:
             product3(rows, depth, a, a_row, a_col, panel, c, c_row, init, init_row)
 
     @numba.njit(nogil=True)
-    def ragged(args, vectors, columns, rows, depth, a, a_row, a_col, panel, c, c_row, init, init_row):  # type: ignore[no-untyped-def]
+    def ragged(args, vectors, columns, rows, depth, a, a_row, a_col, panel, c, c_row, init, init_row):
         """A panel whose columns do not fill its vectors: tile by tile through a tile of scratch behind the panel."""
         width = vectors * length
         tile = panel + depth * width * size
@@ -141,7 +141,7 @@ def gemm_for(size: int) -> Any:
                     out[j] = scratch[i * width + j]
 
     @numba.njit(nogil=True)
-    def gemm(args, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, panel):  # type: ignore[no-untyped-def]
+    def gemm(args, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, panel):
         if M <= 0 or N <= 0:
             return
         vectors = (N + length - 1) // length
@@ -189,19 +189,19 @@ def _signature(dtype: str) -> Any:
     return types.void(types.CPointer(getattr(types, dtype)), *([types.int64] * _ARGUMENTS))
 
 
-def _gemm_entry(args, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, panel):  # type: ignore[no-untyped-def]
+def _gemm_entry(args, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, panel):
     _product(args, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, panel)
 
 
-def _product(args, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, panel):  # type: ignore[no-untyped-def]
+def _product(args, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, panel):
     raise TypeError("compiled code only")
 
 
 @overload(_product, jit_options={"nogil": True})
-def _choose(args, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, panel):  # type: ignore[no-untyped-def]
+def _choose(args, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, panel):
     product = gemm_for(4 if args.dtype == types.float32 else 8)
 
-    def call(args, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, panel):  # type: ignore[no-untyped-def]
+    def call(args, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, panel):
         product(args, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, panel)
 
     return call
@@ -214,7 +214,7 @@ def register_gemm(dtype: str, cache: bool = True) -> None:
         llvm.add_symbol(_symbol(dtype), _registered[dtype].address)
 
 
-def gemm(args, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, panel):  # type: ignore[no-untyped-def]
+def gemm(args, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, panel):
     """C (M, N) = init + A (M, K) · B (K, N), for use inside kernels; addresses are integers, strides count elements.
 
     `args` tells the dtype. One of B's strides must be 1. `init` is 0 (start from zero) or the address of the first
@@ -225,25 +225,25 @@ def gemm(args, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_r
 
 
 @overload(gemm, jit_options={"nogil": True})
-def _gemm(args, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, panel):  # type: ignore[no-untyped-def]
+def _gemm(args, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, panel):
     dtype = args.dtype.name
     external = types.ExternalFunction(_symbol(dtype), _signature(dtype))
 
-    def call(args, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, panel):  # type: ignore[no-untyped-def]
+    def call(args, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, panel):
         external(args, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, panel)
 
     return call
 
 
 @numba.njit(nogil=True)
-def share(size, worker, workers, unit):  # type: ignore[no-untyped-def]
+def share(size, worker, workers, unit):
     """The half-open part of `size` that belongs to a worker, cut at multiples of `unit`."""
     units = (size + unit - 1) // unit
     return min(size, units * worker // workers * unit), min(size, units * (worker + 1) // workers * unit)
 
 
 @numba.njit(nogil=True)
-def shared_gemm(args, worker, workers, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, panel):  # type: ignore[no-untyped-def]
+def shared_gemm(args, worker, workers, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, panel):
     """A worker's share of `gemm`: columns where there are enough for everyone, else rows."""
     size = itemsize(args)
     unit = vector_bytes // size

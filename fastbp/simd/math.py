@@ -1,10 +1,10 @@
 """exp, tanh-GELU's logistic, erf: in float32 as polynomials that vectorise, in float64 as the C library computes them.
 
-Errors, measured over the whole range of float32 by `tests/simd/test_math.py`: exp 1.03 units in the last place, and 0 where
-the result is denormal; erf 5.7e-7 absolute.
+Errors, measured over the whole range of float32 by `tests/simd/test_math.py`: exp 1.03 units in the last place, and 0
+where the result is denormal; erf 5.7e-7 absolute.
 exp: Cody and Waite's range reduction and a minimax polynomial of degree 6. erf: Abramowitz and Stegun 7.1.26.
-The trap: a function that names no fast-math inherits its caller's. Reassociated, the two parts of ln 2 become one rounded
-number and 2^64·2^64 becomes infinity: 4.6 units, and infinity from 88.4 on.
+The trap: a function that names no fast-math inherits its caller's. Reassociated, the two parts of ln 2 become one
+rounded number and 2^64·2^64 becomes infinity: 4.6 units, and infinity from 88.4 on.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _power_of_two(typing: Any, exponent: Any) -> Any:
 
 
 @numba.njit(nogil=True, fastmath={"contract"})
-def _exp32(x):  # type: ignore[no-untyped-def]
+def _exp32(x):
     f = numba.float32
     low, high = f(LOWEST), f(HIGHEST)
     inside = min(max(x, low), high)
@@ -68,14 +68,14 @@ def exp(x: float) -> float:
 
 
 @overload(exp, jit_options={"nogil": True})
-def _exp(x):  # type: ignore[no-untyped-def]
+def _exp(x):
     if x == types.float32:
         return lambda x: _exp32(x)
     return lambda x: math.exp(x)
 
 
 @inline
-def _erf32(x):  # type: ignore[no-untyped-def]
+def _erf32(x):
     f = numba.float32
     a = abs(x)
     t = f(1.0) / (f(1.0) + f(0.3275911) * a)
@@ -94,7 +94,7 @@ def erf(x: float) -> float:
 
 
 @overload(erf, jit_options={"nogil": True})
-def _erf(x):  # type: ignore[no-untyped-def]
+def _erf(x):
     if x == types.float32:
         return lambda x: _erf32(x)
     return lambda x: math.erf(x)

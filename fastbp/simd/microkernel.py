@@ -87,7 +87,7 @@ def microkernel(rows: int, vectors: int, itemsize: int) -> Any:
     step = vectors * length * itemsize
 
     @intrinsic
-    def tile(typing, depth, a, a_row, a_col, panel, c, c_row, init, init_row):  # type: ignore[no-untyped-def]
+    def tile(typing, depth, a, a_row, a_col, panel, c, c_row, init, init_row):
         def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
             depth, a, a_row, a_col, panel, c, c_row, init, init_row = values
             first = _initial(builder, (rows, vectors), init, init_row, vector, itemsize)
@@ -141,7 +141,7 @@ def copy_rows(vectors: int, itemsize: int) -> Any:
     vector = ir.VectorType(_scalar(itemsize), length)
 
     @intrinsic
-    def pack(typing, depth, source, source_row, panel):  # type: ignore[no-untyped-def]
+    def pack(typing, depth, source, source_row, panel):
         def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
             depth, source, source_row, panel = values
             before = builder.block
@@ -180,7 +180,7 @@ def transpose_square(itemsize: int) -> Any:
     vector = ir.VectorType(_scalar(itemsize), length)
 
     @intrinsic
-    def transpose(typing, source, source_row, target, target_row):  # type: ignore[no-untyped-def]
+    def transpose(typing, source, source_row, target, target_row):
         def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
             source, source_row, target, target_row = values
             lanes = ir.VectorType(I32, length)

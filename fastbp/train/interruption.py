@@ -14,14 +14,17 @@ _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
 
 class Interruption:
-    """Remembers the first SIGINT or SIGTERM; `poll` raises Stopped after it. A second one raises KeyboardInterrupt at once."""
+    """Remembers the first SIGINT or SIGTERM; `poll` raises Stopped after it.
+
+    A second one raises KeyboardInterrupt at once, wherever the program is, with the exit code as its argument.
+    """
 
     def __init__(self) -> None:
         self.signal: int | None = None
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         if self.signal is not None:
-            raise KeyboardInterrupt
+            raise KeyboardInterrupt(128 + number)
         self.signal = number
 
     def poll(self) -> None:

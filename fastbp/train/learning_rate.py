@@ -62,7 +62,7 @@ class LearningRate:
             raise InputError(f"update is {update}: updates are counted from 0")
         if update < self.warmup:
             return self.peak * ((update + 1) / self.warmup)
-        share = self._share(update)
+        share = self._share(min(update, self.updates - 1))
         return self.peak * share + self.minimum * (1 - share)
 
     def _share(self, update: int) -> float:
@@ -75,5 +75,5 @@ class LearningRate:
             at_peak = max(at_peak, last - decaying)
         if update <= at_peak:
             return 1.0
-        done = min(1.0, (update - at_peak) / (last - at_peak)) if at_peak < last else float(self.schedule != "wsd")
+        done = (update - at_peak) / (last - at_peak)
         return (1 + math.cos(math.pi * done)) / 2 if self.schedule == "cosine" else 1 - done

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fastbp.base.errors import Stopped
+from fastbp.base.errors import NonFinite, Stopped
 from fastbp.data import Tokenizer
 from fastbp.train.metrics import Metrics
-from fastbp.train.snapshot import Snapshot, rotate, save_snapshot
+from fastbp.train.snapshot import Snapshot, list_snapshots, rotate, save_snapshot
 from fastbp.train.trainer import Trainer, UpdateRecord
 
 
@@ -34,7 +35,7 @@ class Outcome:
     valid_loss: float = float("nan")
     seconds: list[float] = field(default_factory=list)
     peak_bytes: int | None = None
-    """What the first update touched of the arena."""
+    """What the first update touched of the arena; None where no update was left to do."""
     snapshot: Path | None = None
 
 
@@ -53,29 +54,32 @@ class TrainingLoop:
     outcome: Outcome = field(default_factory=Outcome)
 
     def run(self) -> Outcome:
-        """Trains to the end. On Stopped the state is saved first; NonFinite leaves the last good snapshot alone."""
-        trainer, cadence = self.trainer, self.cadence
-        metrics = Metrics(self.folder, trainer.update_count)
+        """Trains to the end and saves. On Stopped the state is saved first; NonFinite leaves the last good snapshot alone."""
         try:
-            if trainer.update_count == 0:
-                self._evaluate(metrics)
-            while trainer.update_count < cadence.updates:
-                self._update(metrics)
-                done = trainer.update_count
-                if done % cadence.eval_every == 0 and done < cadence.updates:
-                    self._evaluate(metrics)
-                if cadence.save_every and done % cadence.save_every == 0 and done < cadence.updates:
-                    self._save()
-            self._evaluate(metrics)
-        except Stopped as stopped:
+            try:
+                self._train()
+            except Stopped as stopped:
+                self._save()
+                raise Stopped(self._stopped(stopped), stopped.exit_code) from None
             self._save()
-            raise Stopped(
-                f"{stopped} after {trainer.update_count} updates; saved in {self.outcome.snapshot}:"
-                f" go on with fastbp train --resume {self.folder}",
-                stopped.exit_code,
-            ) from None
-        self._save()
+        except NonFinite as error:
+            raise NonFinite(f"{error}; {self._last_good()}") from error
         return self.outcome
+
+    def _train(self) -> None:
+        """What is due after an update is done before the next one: a resumed run then finds it due too."""
+        trainer, cadence = self.trainer, self.cadence
+        metrics, start = Metrics(self.folder, trainer.update_count), trainer.update_count
+        while True:
+            done = trainer.update_count
+            if done % cadence.eval_every == 0 or done == cadence.updates:
+                self._evaluate(metrics)
+            if done == cadence.updates:
+                return
+            if cadence.save_every and done % cadence.save_every == 0 and done > start:
+                self._save()
+            self._update(metrics)
+            self.poll()
 
     def _update(self, metrics: Metrics) -> None:
         decoder = self.trainer.decoder
@@ -93,13 +97,17 @@ class TrainingLoop:
                 norm=record.norm, seconds=seconds,
             )  # fmt: skip
         self.report(record, seconds)
-        self.poll()
 
     def _evaluate(self, metrics: Metrics) -> None:
-        train, valid = (self.trainer.evaluate(part, self.poll) for part in ("training", "validation"))
+        done = self.trainer.update_count
+        known = metrics.evaluation(done)
+        if known is None:
+            train, valid = (self.trainer.evaluate(part, self.poll) for part in ("training", "validation"))
+            metrics.add(update=done, train_loss=train, valid_loss=valid)
+        else:
+            train, valid = known["train_loss"], known["valid_loss"]
         self.outcome.train_loss, self.outcome.valid_loss = train, valid
-        metrics.add(update=self.trainer.update_count, train_loss=train, valid_loss=valid)
-        self.announce(f"update {self.trainer.update_count:>6}: training loss {train:.4f}, validation loss {valid:.4f}")
+        self.announce(f"update {done:>6}: training loss {train:.4f}, validation loss {valid:.4f}")
 
     def _save(self) -> None:
         trainer = self.trainer
@@ -115,3 +123,17 @@ class TrainingLoop:
         )
         self.outcome.snapshot = save_snapshot(self.folder, snapshot)
         rotate(self.folder, self.cadence.keep_last, self.outcome.snapshot)
+
+    def _stopped(self, stopped: Stopped) -> str:
+        saved = self.outcome.snapshot
+        assert saved is not None
+        # Beside snapshots of later updates, from a run that went on before, the folder would stand for those.
+        resume = self.folder if list_snapshots(self.folder)[-1] == saved else saved
+        return (
+            f"{stopped} after {self.trainer.update_count} updates; saved in {saved}:"
+            f" go on with fastbp train --resume {shlex.quote(str(resume))}"
+        )
+
+    def _last_good(self) -> str:
+        earlier = [path for path in list_snapshots(self.folder) if path == self.outcome.snapshot] or list_snapshots(self.folder)
+        return f"the last good snapshot is {earlier[-1]}" if earlier else "no snapshot was saved before"

@@ -17,25 +17,33 @@ class Metrics:
     def __init__(self, folder: Path, updates: int) -> None:
         self.path = folder / NAME
         kept = [line for line in read_metrics(folder) if line["update"] <= updates] if updates else []
+        self._evaluations = {line["update"]: line for line in kept if "valid_loss" in line}
         temporary = self.path.with_suffix(".tmp")
         temporary.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
         os.replace(temporary, self.path)
 
+    def evaluation(self, update: int) -> dict[str, Any] | None:
+        """The line of an evaluation after `update` updates that was there when this was opened."""
+        return self._evaluations.get(update)
+
     def add(self, **values: Any) -> None:
         """Appends one line; `update` counts the updates done."""
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(values) + "\n")
+            file.write(json.dumps(values, allow_nan=False) + "\n")
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """All whole lines of a run's record; a last line cut off by a crash is left out."""
+    """All whole lines of a run's record; what follows a line damaged by a crash is left out."""
     path = folder / NAME
     lines: list[dict[str, Any]] = []
     if not path.exists():
         return lines
-    for text in path.read_text(encoding="utf-8").splitlines():
+    for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            lines.append(json.loads(text))
-        except json.JSONDecodeError:
+            line = json.loads(text)
+        except ValueError:
             break
+        if not isinstance(line, dict) or not isinstance(line.get("update"), int):
+            break
+        lines.append(line)
     return lines

@@ -13,10 +13,10 @@ from functools import cached_property
 
 import numpy as np
 
-from fastbp.base.errors import NonFinite
-from fastbp.data import Batches, EvaluationWindows, Split
+from fastbp.base.errors import InputError, NonFinite
+from fastbp.data import Batches, EvaluationWindows, Split, require_ids_below
 from fastbp.run.decoder import Decoder
-from fastbp.run.program import Instruction
+from fastbp.run.program import Instruction, Program
 from fastbp.train.learning_rate import LearningRate
 from fastbp.train.optimiser import AdamW, AdamWSettings
 
@@ -32,7 +32,11 @@ class UpdateRecord:
 
 
 class Trainer:
-    """Trains a decoder on a split text. `update_count` updates are done."""
+    """Trains a decoder on a split text. `update_count` updates are done.
+
+    An update takes `accumulate` batches; each token weighs the same in it. Raises InputError for a text with ids outside
+    the decoder's vocabulary or shorter than a window, and for counts below 1.
+    """
 
     def __init__(
         self,
@@ -46,13 +50,19 @@ class Trainer:
         evaluation_windows: int = 64,
         progress: Callable[[str], None] | None = None,
     ) -> None:
+        if accumulate < 1:
+            raise InputError(f"accumulate is {accumulate}: an update takes at least 1 batch")
+        parts = {"training": data.train, "validation": data.valid}
+        for name, tokens in parts.items():
+            # A kernel looks up whatever it is given, also beyond the table's end.
+            require_ids_below(tokens, decoder.config.vocab, f"the {name} part")
         self.decoder, self.learning_rate, self.accumulate = decoder, learning_rate, accumulate
         self.optimiser = AdamW(decoder, settings or AdamWSettings(), progress)
         context, batch = decoder.config.context, decoder.batch
         self.batches = Batches(data.train, batch, context, seed, name="the training part")
         self.windows = {
             name: EvaluationWindows(tokens, batch, context, evaluation_windows, name=f"the {name} part")
-            for name, tokens in (("training", data.train), ("validation", data.valid))
+            for name, tokens in parts.items()
         }
         decoder.row_weights[:] = 1 / (accumulate * decoder.tokens.size)
         self._update_program = decoder.gradients_program.then(self.optimiser.program)
@@ -65,12 +75,18 @@ class Trainer:
         first_moments: Mapping[str, np.ndarray],
         second_moments: Mapping[str, np.ndarray],
     ) -> None:
-        """Takes over a snapshot's state."""
-        for target, source in (
+        """Takes over a snapshot's state. Raises InputError, with nothing changed, where a tensor is missing or of another shape."""
+        groups = (
             (self.decoder.parameters, parameters),
             (self.optimiser.first_moments, first_moments),
             (self.optimiser.second_moments, second_moments),
-        ):
+        )
+        for target, source in groups:
+            for name, values in target.items():
+                if name not in source or source[name].shape != values.shape:
+                    found = source[name].shape if name in source else "missing"
+                    raise InputError(f"tensor {name} is {found} in what is restored, but {values.shape} here")
+        for target, source in groups:
             for name, values in target.items():
                 values[:] = source[name]
         self.update_count = update_count
@@ -85,7 +101,11 @@ class Trainer:
         return self.accumulate * self.decoder.graph.products_per_pass
 
     def update(self) -> UpdateRecord:
-        """One update. Raises NonFinite, with the parameters as they were, where the loss or a gradient is not finite."""
+        """One update. Raises NonFinite where the loss or a gradient is not finite; `update_count` stays as it was then.
+
+        So do the parameters and moments where it is a gradient. A loss that overflows where no gradient does is seen
+        only behind the step, since both are one program: go back to a snapshot.
+        """
         decoder, loss = self.decoder, 0.0
         rate = self.learning_rate.at(self.update_count)
         self.optimiser.prepare(self.update_count, rate)
@@ -96,25 +116,49 @@ class Trainer:
             loss += decoder.loss
         record = UpdateRecord(self.update_count, loss, rate, self.optimiser.norm)
         if not (math.isfinite(loss) and math.isfinite(record.norm)):
-            raise NonFinite(self._culprit(record))
+            raise NonFinite(self._update_failure(record))
         self.update_count += 1
         return record
 
     def evaluate(self, part: str = "validation", poll: Callable[[], None] = lambda: None) -> float:
-        """The mean loss on fixed windows of a part ("training" or "validation"). It draws no random number."""
+        """The mean loss on fixed windows of a part ("training" or "validation"). It draws no random number.
+
+        `poll` is called between batches and may raise. Raises NonFinite where the loss is not finite.
+        """
         windows, decoder = self.windows[part], self.decoder
-        total, tokens = 0.0, 0
+        total = 0.0
         for k in range(windows.batches):
             rows = windows.fill(k, decoder.tokens, decoder.targets)
             decoder.evaluate()
-            losses = decoder.losses[:rows]
-            total += float(losses.sum(dtype=np.float64))
-            tokens += losses.size
+            total += float(decoder.losses[:rows].sum(dtype=np.float64))
+            if not math.isfinite(total):
+                culprit = self._first_not_finite(decoder.evaluation_program) or "the sum of the losses"
+                raise NonFinite(
+                    f"evaluation after {self.update_count} updates: not finite first in {culprit}: {self._advice()}"
+                )
             poll()
-        return total / tokens
+        return total / windows.target_tokens
 
-    def _culprit(self, record: UpdateRecord) -> str:
-        """Runs the update's batches again, one kernel at a time, and names the first tensor that is not finite."""
+    def _update_failure(self, record: UpdateRecord) -> str:
+        """What went wrong in an update, found by running its batches again, one kernel at a time."""
+        decoder, culprit = self.decoder, None
+        decoder.zero_gradients()
+        for micro in range(self.accumulate):
+            if culprit is None:
+                self.batches.fill(self.update_count, micro, decoder.tokens, decoder.targets)
+                culprit = self._first_not_finite(decoder.gradients_program)
+        decoder.zero_gradients()
+        fallback = "the gradients' norm" if math.isfinite(record.loss) else "the loss"
+        return (
+            f"update {record.update + 1}: not finite first in {culprit or fallback}"
+            f" (loss {record.loss:g}, gradient norm {record.norm:g}): {self._advice()}"
+        )
+
+    def _first_not_finite(self, program: Program) -> str | None:
+        """The first parameter, or tensor that the program writes, with NaN or infinity in it, and its op."""
+        for name, values in self.decoder.parameters.items():
+            if not np.isfinite(values).all():
+                return f"parameter {name}"
         found: list[str] = []
 
         def watch(instruction: Instruction) -> bool:
@@ -123,18 +167,10 @@ class Trainer:
                     found.append(f"{name}, written by {instruction.op} {instruction.direction} ({instruction.node})")
             return not found
 
-        decoder = self.decoder
-        decoder.zero_gradients()
-        for name, values in decoder.parameters.items():
-            if not np.isfinite(values).all():
-                found.append(f"parameter {name}")
-        for micro in range(self.accumulate):
-            if not found:
-                self.batches.fill(self.update_count, micro, decoder.tokens, decoder.targets)
-                decoder.runner.run_watched(decoder.gradients_program, watch)
-        decoder.zero_gradients()
-        what = found[0] if found else "the gradients' norm"
-        return (
-            f"update {record.update}: not finite first in {what}"
-            f" (loss {record.loss:g}, gradient norm {record.norm:g}): lower --lr, or clip with --clip 1"
-        )
+        # An op of several phases has not written all of its outputs after the first: what lies there must be finite.
+        self.decoder.mark_arena()
+        self.decoder.runner.run_watched(program, watch)
+        return found[0] if found else None
+
+    def _advice(self) -> str:
+        return "lower --lr" if self.optimiser.settings.clip > 0 else "lower --lr, or clip with --clip 1"

@@ -121,12 +121,12 @@ def test_only_the_first_k_decay(backend: str, dtype: str) -> None:
 
 @over_backends
 @over_dtypes
-def test_clipping_is_by_the_norm_of_all(backend: str, dtype: str, tolerance: dict[str, float]) -> None:
-    """A gradient ten times as large makes the same update once both are clipped, and none where it is below."""
+def test_clipping_is_by_the_norm_of_all(backend: str, dtype: str) -> None:
+    """A gradient ten times as large makes the same update once both are clipped; below the limit nothing is clipped."""
     small, large = (Adamw(backend, dtype, hyper={**HYPER, "clip": 1.0}) for _ in range(2))
     norms = small.update(1, gradient(1)), large.update(1, 10 * gradient(1))
     assert abs(norms[1] / norms[0] - 10) < 1e-5
-    assert distance(large.state["m"], small.state["m"]) <= tolerance[dtype]
+    assert distance(large.state["m"], small.state["m"]) <= 1e-9  # 1e-6 is added to the norm
     assert abs(np.linalg.norm(small.state["m"] / (1 - HYPER["beta1"])) - 1) < 1e-5
     unclipped, loose = Adamw(backend, dtype), Adamw(backend, dtype, hyper={**HYPER, "clip": 1e6})
     unclipped.update(1, gradient(1))
@@ -162,14 +162,12 @@ def test_the_norm_of_huge_gradients_does_not_overflow(backend: str) -> None:
     assert distance(adamw.state["m"], np.full(Z, (1 - HYPER["beta1"]) * Z**-0.5)) < 1e-6
 
 
-@over_backends
+@pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "numpy"])
 @over_dtypes
 @pytest.mark.parametrize("workers", [2, 3])
 @pytest.mark.parametrize(("size", "decaying"), [(Z, K), (17, 5), (1, 1), (3 * PART, PART)])
 def test_workers_give_the_same_bits(backend: str, dtype: str, workers: int, size: int, decaying: int) -> None:
     """The norm too: its sum's parts do not depend on the workers."""
-    if backend == "numpy":
-        pytest.skip("NumPy's definition has no workers")
     runs = [Adamw(backend, dtype, decaying, count, size=size, hyper={**HYPER, "clip": 1.0}) for count in (1, workers)]
     for t in (1, 2):
         assert len({run.update(t, gradient(t, size)) for run in runs}) == 1

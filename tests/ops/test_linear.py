@@ -1,4 +1,4 @@
-"""What is special about the linear map: its weight lies (in, out), and a square one would load turned without complaint."""
+"""What is special about the linear map: its weight lies (in, out), and a square one turned would go unnoticed."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ over_ops = pytest.mark.parametrize("op", OPS.values(), ids=OPS)
 
 
 def test_every_module_is_registered_under_its_name() -> None:
-    assert MODULES == sorted(OPS)
+    assert sorted(OPS) == MODULES
     assert all(OPS[name] is importlib.import_module(f"fastbp.ops.{name}").OP for name in MODULES)
     assert all(op.name == name for name, op in OPS.items())
 

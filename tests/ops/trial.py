@@ -10,8 +10,8 @@ from samples import Key, Sample
 
 from fastbp.base.dims import shape_of
 from fastbp.run import cython_backend, numba_backend
-from fastbp.run._loop import Instructions
 from fastbp.run.bind import Call
+from fastbp.run.program import Instructions
 
 GUARD_BYTES = 256
 GUARD = 0xFF
@@ -116,8 +116,8 @@ class Trial:
 
 
 def outcome(sample: Sample, direction: str, backend: str, dtype: str = "float64", **changed: Any) -> dict[str, Any]:
-    """What a call fills or adds to, by port, with "d" before a gradient's; `changed` replaces some of the sample's values
-    under the same names."""
+    """What a call fills or adds to, by port, with "d" before a gradient's; `changed` replaces some of the sample's
+    values under the same names."""
     keys = {name: ("value", name) if name in sample.op.ports() else ("gradient", name[1:]) for name in changed}
     values = sample.values | {keys[name]: value for name, value in changed.items()}
     results = Trial(sample, direction, backend, dtype, values=values).run().results()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numba import cfunc
 
-from fastbp.run._loop import Instructions
+from fastbp.run.program import Instructions
 from fastbp.simd.abi import (
     FLAGS,
     KERNEL,

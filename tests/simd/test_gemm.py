@@ -15,7 +15,7 @@ from numba import cfunc
 from trial import Fence
 
 from fastbp.run import numba_backend
-from fastbp.run._loop import Instructions
+from fastbp.run.program import Instructions
 from fastbp.simd.abi import KERNEL, dim, itemsize
 from fastbp.simd.gemm import share, shared_gemm
 from fastbp.simd.target import AVX2, AVX512, DEPTH, GENERIC, TARGET, panel_elements
