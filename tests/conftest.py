@@ -1,11 +1,17 @@
-"""What every test may use: the helper modules of tests/ops, and the one table of tolerances."""
+"""What every test may use: the helper modules of tests/ops, the one table of tolerances, and the command line."""
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from fastbp.cli import main
 
 # Under --import-mode=importlib nothing is on the path; the helpers there are `samples`, `trial` and `formulas`.
 sys.path.insert(0, str(Path(__file__).parent / "ops"))
@@ -17,3 +23,43 @@ TOLERANCE = {"float32": 4e-6, "float64": 1e-14}
 @pytest.fixture(scope="session")
 def tolerance() -> dict[str, float]:
     return TOLERANCE
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command came to."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """The one JSON object on standard output, after a success that said nothing else."""
+        assert (self.code, self.err) == (0, "")
+        assert self.out.count("\n") == 1
+        value = json.loads(self.out, parse_constant=pytest.fail)
+        assert isinstance(value, dict)
+        return value
+
+    def refused(self, *parts: str, code: int = 2) -> str:
+        """The one line on standard error, with all of `parts` in it, after a failure that wrote nothing else."""
+        assert (self.code, self.out) == (code, "")
+        assert self.err.startswith("fastbp: ")
+        assert self.err.endswith("\n")
+        assert len(self.err.splitlines()) == 1
+        for part in parts:
+            assert part in self.err
+        return self.err
+
+
+@pytest.fixture
+def fastbp(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+    """Runs a command in this process: fastbp("train", "--steps", 5)."""
+
+    def run(*arguments: object) -> Ran:
+        capsys.readouterr()
+        code = main([str(argument) for argument in arguments])
+        return Ran(code, *capsys.readouterr())
+
+    return run

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-LAYERS = "__main__|cli|commands|report|train check|run|policy|memory|schedule|graph|ops data parallel|simd _kernels|base"
+LAYERS = (
+    "__main__|cli|commands|report|train check|run|policy|memory|schedule|graph|ops data parallel|simd _kernels|base"
+)
 HEIGHT = {package: -i for i, packages in enumerate(LAYERS.split("|")) for package in packages.split()}
 ROOT = Path(__file__).parents[1] / "fastbp"
 FILES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py"))
@@ -47,5 +49,7 @@ def test_heavy_libraries_live_in_one_file_each(library: str, home: str) -> None:
 
 def test_the_facade_loads_nothing_when_it_is_imported() -> None:
     body = ast.parse((ROOT / "__init__.py").read_text()).body
-    loaded = {name.split(".")[0] for node in body if isinstance(node, ast.Import | ast.ImportFrom) for name in imported(node)}
+    loaded = {
+        name.split(".")[0] for node in body if isinstance(node, ast.Import | ast.ImportFrom) for name in imported(node)
+    }
     assert loaded <= {"__future__", "importlib", "typing"}

@@ -8,13 +8,12 @@ import argparse
 from typing import Any
 
 from fastbp.check.report import check
-from fastbp.commands.options import add_seed
+from fastbp.commands.options import add_backend, add_seed
 from fastbp.commands.terminal import compiling
-from fastbp.run.backend import BACKENDS
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--backend", default="auto", help=f"{', '.join(BACKENDS)} (default auto)")
+    add_backend(parser)
     add_seed(parser)
 
 

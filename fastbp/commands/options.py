@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from fastbp.base.errors import InputError
+from fastbp.base.errors import InputError, nearest
 from fastbp.graph.config import POSITIONS, PRESETS, DecoderConfig
+from fastbp.graph.decoder import ITEMSIZE
 from fastbp.run.backend import BACKENDS
 
 BATCH = {"seed": 1, "small": 12, "medium": 8, "gpt2": 1}
 """Sequences in a batch where none are asked for."""
+
+DTYPES = tuple(ITEMSIZE)
 
 
 def whole(minimum: int = 1) -> Callable[[str], int]:
@@ -28,38 +31,61 @@ def whole(minimum: int = 1) -> Callable[[str], int]:
     return parse
 
 
+def one_of(choices: Sequence[str]) -> Callable[[str], str]:
+    """An option's type: one of some words."""
+
+    def parse(text: str) -> str:
+        if text not in choices:
+            raise argparse.ArgumentTypeError(
+                f"'{text}' is unknown{nearest(text, choices)}: choose {', '.join(choices)}"
+            )
+        return text
+
+    return parse
+
+
 def add_model_options(parser: argparse.ArgumentParser, preset: str = "small") -> None:
     """The options of every command that builds a decoder."""
     group = parser.add_argument_group("the decoder")
-    group.add_argument("--preset", default=preset, help=f"{', '.join(PRESETS)} (default {preset})")
+    group.add_argument("--preset", default=preset, metavar="NAME", help=f"{', '.join(PRESETS)} (default {preset})")
     for name, what in (
         ("blocks", "number of blocks"), ("width", "width of the residual stream"), ("heads", "attention heads"),
-        ("ffn", "width of the feed-forward part"), ("context", "tokens in a sequence"), ("vocab", "size of the vocabulary"),
+        ("ffn", "width of the feed-forward part"), ("context", "tokens in a sequence"),
+        ("vocab", "size of the vocabulary"),
     ):  # fmt: skip
         default = "the text's, where there is one" if name == "vocab" else "the preset's"
-        group.add_argument(f"--{name}", type=int, metavar="N", help=f"{what} (default: {default})")
-    group.add_argument("--positions", help=f"{' or '.join(POSITIONS)} (default: the preset's)")
-    group.add_argument("--batch", type=int, metavar="N", help="sequences in a batch (default: 12 small, 8 medium, else 1)")
+        group.add_argument(f"--{name}", type=whole(), metavar="N", help=f"{what} (default: {default})")
+    group.add_argument("--positions", metavar="NAME", help=f"{' or '.join(POSITIONS)} (default: the preset's)")
+    batches = ", ".join(f"{batch} for {name}" for name, batch in BATCH.items())
+    group.add_argument("--batch", type=whole(), metavar="N", help=f"sequences in a batch (default: {batches})")
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """The options of every command that runs kernels."""
+    """The options of every command that makes a plan and runs it."""
     group = parser.add_argument_group("how it runs")
-    group.add_argument("--dtype", default="float32", help="float32 or float64 (default float32)")
-    group.add_argument("--backend", default="auto", help=f"{', '.join(BACKENDS)} (default auto)")
-    group.add_argument("--workers", type=whole(), metavar="N", help="threads (default: physical cores; 1 for a tiny model)")
-
-
-def add_seed(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seed", type=whole(0), default=0, metavar="N", help="seed of weights and batches (default 0)")
-
-
-def add_policy(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    group.add_argument(
         "--policy", default="save_all", metavar="NAME",
         help="which activations are kept: save_all, full, every(k), sqrt, selective(layernorm, gelu, core_attn, mlp),"
         " save_only(names) (default save_all)",
     )  # fmt: skip
+    add_dtype(group)
+    add_backend(group)
+    group.add_argument(
+        "--workers", type=whole(), metavar="N", help="threads (default: physical cores; 1 for a tiny model)"
+    )
+
+
+def add_dtype(parser: argparse._ActionsContainer) -> None:
+    help_text = f"{' or '.join(DTYPES)} (default float32)"
+    parser.add_argument("--dtype", default="float32", type=one_of(DTYPES), metavar="NAME", help=help_text)
+
+
+def add_backend(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument("--backend", default="auto", metavar="NAME", help=f"{', '.join(BACKENDS)} (default auto)")
+
+
+def add_seed(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seed", type=whole(0), default=0, metavar="N", help="seed of weights and batches (default 0)")
 
 
 def chosen_config(options: argparse.Namespace, vocab: int | None = None) -> DecoderConfig:
@@ -84,8 +110,5 @@ def _default_ffn(options: argparse.Namespace) -> int | None:
 
 
 def chosen_batch(options: argparse.Namespace) -> int:
-    """--batch, or the preset's. Raises InputError below 1."""
-    batch = BATCH.get(options.preset, 1) if options.batch is None else int(options.batch)
-    if batch < 1:
-        raise InputError(f"--batch {batch}: give at least 1 sequence")
-    return batch
+    """--batch, or the preset's."""
+    return BATCH.get(options.preset, 1) if options.batch is None else int(options.batch)

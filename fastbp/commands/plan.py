@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from fastbp.commands.options import add_model_options, add_policy, add_run_options, chosen_batch, chosen_config
+from fastbp.commands.options import add_model_options, add_run_options, chosen_batch, chosen_config
 from fastbp.graph.decoder import ITEMSIZE, decoder_graph, parameter_shapes
 from fastbp.memory.flat import FlatShapes
 from fastbp.memory.layout import lay_out
@@ -21,7 +21,6 @@ from fastbp.schedule.simulate import simulate
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser)
     add_run_options(parser)
-    add_policy(parser)
     parser.add_argument("--schedule", action="store_true", help="print every action of the schedule too")
 
 
@@ -34,5 +33,5 @@ def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
     layout = lay_out(simulation)
     whole = simulate(training_schedule(graph, make_plan(graph, "save_all")))
     parameter_bytes = FlatShapes(parameter_shapes(config)).size * ITEMSIZE[options.dtype]
-    result = plan_json(simulation, layout, parameter_bytes)
+    result = plan_json(simulation, parameter_bytes)
     return result, plan_lines(simulation, layout, whole, parameter_bytes, options.schedule), 0

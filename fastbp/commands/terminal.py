@@ -1,29 +1,53 @@
-"""What a person sees while a command works: lines and progress on standard error, nothing where it is not a terminal."""
+"""What a person sees while a command works: lines and progress on standard error, silent where it is no terminal."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn
-from rich.progress import Task, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
-err = Console(file=sys.stderr, stderr=True, highlight=False)
+from fastbp.base.units import format_count
+
+REFRESH_SECONDS = 0.2
+
+# No markup: a file may be called "[red].txt".
+_console = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+def is_terminal() -> bool:
+    """Whether a person watches standard error. FORCE_COLOR, which rich takes for a yes, does not make it a terminal."""
+    return sys.stderr is not None and sys.stderr.isatty() and _console.is_terminal
 
 
 def say(text: str) -> None:
     """A line for people, on a terminal only."""
-    if err.is_terminal:
-        err.print(text, soft_wrap=True)
+    if is_terminal():
+        _console.print(text)
+
+
+def warn(text: str) -> None:
+    """A line that counts for scripts too: on standard error, terminal or not."""
+    if sys.stderr is not None:
+        _console.print(f"fastbp: {text}")
 
 
 @contextmanager
 def compiling(poll: Callable[[], None] = lambda: None) -> Iterator[Callable[[str], None]]:
     """A progress line that names the kernel which is compiled or loaded; `poll` is called before each."""
-    columns = (SpinnerColumn(), TextColumn("kernels: {task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
+    columns = (SpinnerColumn(), TextColumn("kernels: {task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=_console, transient=True, disable=not is_terminal()) as progress:
         task = progress.add_task("", total=None)
 
         def report(kernel: str) -> None:
@@ -33,24 +57,30 @@ def compiling(poll: Callable[[], None] = lambda: None) -> Iterator[Callable[[str
         yield report
 
 
-class _Fields(ProgressColumn):
-    """Loss and speed."""
-
-    def render(self, task: Task) -> str:
-        fields = task.fields
-        if "loss" not in fields:
-            return ""
-        return f"loss {fields['loss']:.3f}  {fields['speed']}"
-
-
 @contextmanager
-def training_progress(done: int, total: int) -> Iterator[Callable[[int, float, str], None]]:
-    """A bar with update, loss, tokens a second and time left: call it with (updates done, loss, speed)."""
-    columns = (BarColumn(20), MofNCompleteColumn(), _Fields(), TimeRemainingColumn())
-    with Progress(*columns, console=err, disable=not err.is_terminal, refresh_per_second=5) as progress:
+def training_progress(done: int, total: int, tokens_per_update: int) -> Iterator[Callable[[int, float, float], None]]:
+    """A bar with update, loss, speed and time left: call it with (updates done, loss, seconds of the update)."""
+    columns = (
+        BarColumn(16),
+        TextColumn("update"),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}", markup=False),
+        TimeRemainingColumn(compact=True),
+        TextColumn("left"),
+    )
+    shown_at, shown, busy_seconds = -REFRESH_SECONDS, done, 0.0
+    with Progress(*columns, console=_console, disable=not is_terminal(), refresh_per_second=5) as progress:
         task = progress.add_task("", total=total, completed=done)
 
-        def report(update: int, loss: float, speed: str) -> None:
-            progress.update(task, completed=update, loss=loss, speed=speed)
+        def report(update: int, loss: float, seconds: float) -> None:
+            nonlocal shown_at, shown, busy_seconds
+            busy_seconds += seconds
+            now = time.monotonic()
+            # An update of a tiny decoder takes less time than telling rich of it.
+            if progress.disable or (now - shown_at < REFRESH_SECONDS and update < total):
+                return
+            speed = format_count((update - shown) * tokens_per_update / busy_seconds)
+            progress.update(task, completed=update, description=f"loss {loss:.3f}  {speed} tokens/s")
+            shown_at, shown, busy_seconds = now, update, 0.0
 
         yield report

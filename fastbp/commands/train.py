@@ -4,29 +4,28 @@ that ships inside CPython, and prints the losses, the memory and a sample."""
 from __future__ import annotations
 
 import argparse
-import math
 import os
-import statistics
+import re
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from fastbp.base.errors import InputError
-from fastbp.base.units import format_bytes, format_count, format_seconds
-from fastbp.commands.options import add_model_options, add_policy, add_run_options, chosen_batch, chosen_config, whole
+from fastbp.base.errors import InputError, Stopped
+from fastbp.base.units import format_count
+from fastbp.commands.options import add_model_options, add_run_options, chosen_batch, chosen_config, whole
+from fastbp.commands.resume import require_same_run, resumed_folder, resumed_snapshot
 from fastbp.commands.terminal import compiling, say, training_progress
 from fastbp.data import Corpus, Split, Tokenizer, embedded_corpus, load_corpus, make_tokenizer, split
+from fastbp.report.training import training_json, training_lines
 from fastbp.run.decoder import Decoder
-from fastbp.run.workers import physical_cores
 from fastbp.train.interruption import Interruption, interruptible
-from fastbp.train.learning_rate import LearningRate
+from fastbp.train.learning_rate import SCHEDULES, LearningRate
 from fastbp.train.loop import Cadence, Outcome, TrainingLoop
 from fastbp.train.metrics import read_metrics
 from fastbp.train.optimiser import AdamWSettings
 from fastbp.train.sample import sample_text
-from fastbp.train.snapshot import Snapshot, list_snapshots, load_snapshot, require_same_shape
+from fastbp.train.snapshot import Snapshot, list_snapshots
 from fastbp.train.trainer import Trainer, UpdateRecord
 
 DEFAULTS: dict[str, tuple[Any, Any, str]] = {
@@ -34,10 +33,10 @@ DEFAULTS: dict[str, tuple[Any, Any, str]] = {
     "lr": (float, 1e-3, "peak learning rate"),
     "min_lr": (float, None, "learning rate at the end (default: a tenth of --lr)"),
     "warmup": (whole(0), None, "updates of warm-up (default: 100, or a tenth of --steps where that is less)"),
-    "schedule": (str, "cosine", "cosine, linear, constant or wsd"),
+    "schedule": (str, "cosine", ", ".join(SCHEDULES)),
     "weight_decay": (float, 0.1, "decay of tensors of two or more dimensions"),
-    "beta1": (float, 0.9, "AdamW's beta1"),
-    "beta2": (float, 0.99, "AdamW's beta2"),
+    "beta1": (float, 0.9, "AdamW's beta1, 0 up to 1"),
+    "beta2": (float, 0.99, "AdamW's beta2, 0 up to 1"),
     "clip": (float, 1.0, "largest global norm of the gradients; 0: no clipping"),
     "grad_accum": (whole(), 1, "batches in an update"),
     "tokenizer": (str, "char", "char or byte"),
@@ -46,10 +45,24 @@ DEFAULTS: dict[str, tuple[Any, Any, str]] = {
     "save_every": (whole(0), 500, "updates between snapshots; 0: at the end only"),
     "keep_last": (whole(), 2, "snapshots that are kept"),
     "log_every": (whole(), 10, "updates between lines in metrics.jsonl"),
+    "seed": (whole(0), 0, "seed of weights and batches"),
 }
 """Option: type, default, help. On --resume the snapshot's settings take the place of the defaults."""
 
+SHARED_DEFAULTS = {"preset": "small", "dtype": "float32", "backend": "auto", "policy": "save_all"}
+"""The same for options that other commands have too."""
+
 SAMPLE_TOKENS = 300
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that is ready to train."""
+
+    trainer: Trainer
+    tokenizer: Tokenizer
+    settings: dict[str, Any]
+    folder: Path
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -57,52 +70,73 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     training = parser.add_argument_group("training")
     for name, (kind, default, what) in DEFAULTS.items():
         shown = what if default is None else f"{what} (default {default})"
-        training.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="X", help=shown)
-    training.add_argument("--seed", type=whole(0), metavar="N", help="seed of weights and batches (default 0)")
+        metavar = {float: "X", str: "NAME"}.get(kind, "N")
+        training.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar=metavar, help=shown)
     training.add_argument("--out", metavar="DIR", help="folder of the run (default: the next free runs/N)")
     training.add_argument("--resume", metavar="DIR", help="go on with the run in this folder, with its settings")
     add_model_options(parser)
     add_run_options(parser)
-    parser.set_defaults(dtype=None, backend=None)
-    add_policy(parser)
-    parser.set_defaults(policy=None)
+    # What was not asked for is known by None: on --resume the snapshot says it.
+    parser.set_defaults(**dict.fromkeys(SHARED_DEFAULTS))
 
 
 def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
     with interruptible() as interruption:
-        resumed = _resumed(options)
-        settings = _settings(options, resumed)
-        corpus = _corpus(settings, resumed)
-        tokenizer = resumed.tokenizer if resumed else make_tokenizer(settings["tokenizer"], corpus.text)
-        folder = _folder(options)
-        say(f"{corpus.name}: {format_count(len(corpus.text))} characters, {tokenizer.vocab} different tokens")
-        trainer = _trainer(options, settings, corpus, tokenizer, resumed, interruption)
-        folder.mkdir(parents=True, exist_ok=True)
-        outcome = _train(trainer, tokenizer, settings, folder, interruption)
-        result = _result(trainer, outcome)
-        import_module("fastbp.report.plot").loss_curve(read_metrics(folder), folder / "loss.png")
-        parameters = dict(trainer.decoder.parameters)
-        tokens = min(SAMPLE_TOKENS, 4 * trainer.decoder.config.context)
-        sample = sample_text(trainer.decoder.config, parameters, tokenizer, "", tokens, seed=settings["seed"])
-        return result, _lines(trainer, result, folder, sample), 0
+        prepared = _prepare(options, interruption)
+        outcome = _train(prepared, interruption)
+    result = training_json(prepared.trainer, outcome)
+    picture = prepared.folder / "loss.png"
+    # matplotlib takes half a second to import, and only a run that came to its end wants it.
+    import_module("fastbp.report.plot").loss_curve(read_metrics(prepared.folder), picture)
+    shared = prepared.trainer.data.shared
+    return result, [*training_lines(result, picture, shared), "", _sample(prepared)], 0
 
 
-def _resumed(options: argparse.Namespace) -> Snapshot | None:
-    if options.resume is None:
-        return None
-    if options.out is not None:
-        raise InputError("--resume goes on in its own folder: leave out --out")
-    snapshot = load_snapshot(Path(options.resume), warn=say)
-    if snapshot.first_moments is None or snapshot.second_moments is None:
-        raise InputError(f"{options.resume}: the snapshot has no optimiser state: it can be sampled from, not resumed")
-    return snapshot
+def _prepare(options: argparse.Namespace, interruption: Interruption) -> Run:
+    resumed = resumed_snapshot(options)
+    settings = _settings(options, resumed)
+    rate = LearningRate(
+        settings["schedule"], settings["lr"], settings["min_lr"], warmup=settings["warmup"], updates=settings["steps"]
+    )
+    optimiser = AdamWSettings(
+        settings["beta1"], settings["beta2"], weight_decay=settings["weight_decay"], clip=settings["clip"]
+    )
+    folder = _folder(options)
+    corpus = load_corpus(settings["text"]) if settings["text"] else embedded_corpus()
+    settings["corpus_sha256"] = corpus.sha256
+    if resumed:
+        require_same_run(options, resumed, corpus)
+        _require_updates_left(resumed, settings["steps"])
+    tokenizer = resumed.tokenizer if resumed else make_tokenizer(settings["tokenizer"], corpus.text)
+    config = resumed.config if resumed else chosen_config(options, tokenizer.vocab)
+    data = split(tokenizer.encode(corpus.text), config.context, name=corpus.name)
+    _introduce(corpus, tokenizer, data)
+    try:
+        with compiling(interruption.poll) as progress:
+            decoder = Decoder(
+                config, settings["batch"], policy=settings["policy"], backend=settings["backend"],
+                workers=options.workers, dtype=settings["dtype"], progress=progress,
+            )  # fmt: skip
+            trainer = Trainer(
+                decoder, data, rate, optimiser, seed=settings["seed"], accumulate=settings["grad_accum"],
+                evaluation_windows=settings["eval_windows"], progress=progress,
+            )  # fmt: skip
+            _ = decoder.evaluation_program
+    except Stopped as stopped:
+        raise Stopped(f"{stopped} before the first update: there was nothing to save", stopped.exit_code) from None
+    # auto may choose another backend elsewhere, and with it other bits.
+    settings["backend"] = decoder.backend.name
+    if resumed:
+        trainer.restore(resumed.update, resumed.parameters, resumed.first_moments or {}, resumed.second_moments or {})
+    else:
+        decoder.initialise(settings["seed"])
+    return Run(trainer, tokenizer, settings, folder)
 
 
 def _settings(options: argparse.Namespace, resumed: Snapshot | None) -> dict[str, Any]:
     """What was asked for, else what the snapshot says, else the defaults."""
     before: dict[str, Any] = resumed.settings if resumed else {}
-    defaults = {name: default for name, (_, default, _) in DEFAULTS.items()}
-    defaults |= {"seed": 0, "dtype": "float32", "backend": "auto", "policy": "save_all"}
+    defaults = {name: default for name, (_, default, _) in DEFAULTS.items()} | SHARED_DEFAULTS
     settings = {}
     for name, default in defaults.items():
         asked = getattr(options, name)
@@ -111,151 +145,64 @@ def _settings(options: argparse.Namespace, resumed: Snapshot | None) -> dict[str
         settings["min_lr"] = settings["lr"] / 10
     if settings["warmup"] is None:
         settings["warmup"] = min(100, settings["steps"] // 10)
-    settings["batch"] = before["batch"] if resumed and options.batch is None else chosen_batch(options)
+    if resumed is None:
+        options.preset = settings["preset"]
+    asked_batch = options.batch is not None or "batch" not in before
+    settings["batch"] = chosen_batch(options) if asked_batch else before["batch"]
     settings["text"] = [os.path.abspath(path) for path in options.text] or before.get("text", [])
+    if resumed and settings["steps"] != before.get("steps") and settings["schedule"] != "constant":
+        say(
+            f"the learning rate follows a run of {settings['steps']} updates from here on, not of {before.get('steps')}"
+        )
     return settings
 
 
-def _corpus(settings: dict[str, Any], resumed: Snapshot | None) -> Corpus:
-    corpus = load_corpus(settings["text"]) if settings["text"] else embedded_corpus()
-    if resumed and corpus.sha256 != resumed.settings["corpus_sha256"]:
-        raise InputError(f"{corpus.name} is not the text that the run was trained on: give the same files to --resume")
-    settings["corpus_sha256"] = corpus.sha256
-    return corpus
+def _require_updates_left(resumed: Snapshot, steps: int) -> None:
+    """A run that is whole may be resumed: it has nothing left to do but to say so again."""
+    if resumed.update > steps:
+        raise InputError(f"--steps {steps}: the run has done {resumed.update} updates already: give more")
 
 
 def _folder(options: argparse.Namespace) -> Path:
     if options.resume is not None:
-        path = Path(options.resume)
-        return path.parent if path.name.startswith("snapshot-") else path
+        return resumed_folder(options.resume)
     if options.out is None:
-        taken = [int(path.name) for path in Path("runs").glob("*") if path.name.isdigit()]
+        taken = [int(path.name) for path in Path("runs").glob("*") if re.fullmatch("[0-9]+", path.name)]
         return Path("runs") / str(max(taken, default=0) + 1)
     folder = Path(options.out)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--out {folder} is a file: give a folder")
-    if folder.is_dir() and list_snapshots(folder):
+    if list_snapshots(folder):
         raise InputError(f"--out {folder} holds a run already: go on with --resume {folder}, or choose another folder")
     return folder
 
 
-def _trainer(
-    options: argparse.Namespace,
-    settings: dict[str, Any],
-    corpus: Corpus,
-    tokenizer: Tokenizer,
-    resumed: Snapshot | None,
-    interruption: Interruption,
-) -> Trainer:
-    config = resumed.config if resumed else chosen_config(options, tokenizer.vocab)
-    if resumed:
-        require_same_shape(resumed, _asked_config(options, resumed, tokenizer))
-    rate = LearningRate(
-        settings["schedule"], settings["lr"], settings["min_lr"], warmup=settings["warmup"], updates=settings["steps"]
-    )
-    optimiser = AdamWSettings(
-        settings["beta1"], settings["beta2"], weight_decay=settings["weight_decay"], clip=settings["clip"]
-    )
-    data: Split = split(tokenizer.encode(corpus.text), config.context, name=corpus.name)
+def _introduce(corpus: Corpus, tokenizer: Tokenizer, data: Split) -> None:
+    say(f"{corpus.name}: {format_count(len(corpus.text))} characters, {tokenizer.vocab} different tokens")
     if data.shared:
         say(f"{corpus.name} is too short for a validation part of its own: the training part serves for both")
-    with compiling(interruption.poll) as progress:
-        decoder = Decoder(
-            config, settings["batch"], policy=settings["policy"], backend=settings["backend"],
-            workers=options.workers, dtype=settings["dtype"], progress=progress,
-        )  # fmt: skip
-        settings["backend"] = decoder.backend.name
-        trainer = Trainer(
-            decoder, data, rate, optimiser, seed=settings["seed"], accumulate=settings["grad_accum"],
-            evaluation_windows=settings["eval_windows"], progress=progress,
-        )  # fmt: skip
-        _ = decoder.evaluation_program
-    if resumed:
-        trainer.restore(resumed.update, resumed.parameters, resumed.first_moments or {}, resumed.second_moments or {})
-    else:
-        decoder.initialise(settings["seed"])
-    return trainer
 
 
-def _asked_config(options: argparse.Namespace, resumed: Snapshot, tokenizer: Tokenizer) -> Any:
-    """The snapshot's configuration with whatever shape options were given beside --resume."""
-    asked = {
-        "blocks": options.blocks, "width": options.width, "heads": options.heads, "feed_forward": options.ffn,
-        "context": options.context, "vocab": options.vocab, "positions": options.positions,
-    }  # fmt: skip
-    fields = resumed.config.to_json() | {name: value for name, value in asked.items() if value is not None}
-    return type(resumed.config).from_json(fields)
-
-
-def _train(
-    trainer: Trainer, tokenizer: Tokenizer, settings: dict[str, Any], folder: Path, interruption: Interruption
-) -> Outcome:
+def _train(run: Run, interruption: Interruption) -> Outcome:
+    settings, trainer = run.settings, run.trainer
     cadence = Cadence(
         settings["steps"], settings["eval_every"], settings["save_every"], settings["keep_last"], settings["log_every"]
     )
-    if trainer.update_count > cadence.updates:
-        raise InputError(f"--steps {cadence.updates}: the run has done {trainer.update_count} updates already: give more")
-    with training_progress(trainer.update_count, cadence.updates) as bar:
+    try:
+        run.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--out {run.folder} cannot be made: {error.strerror}") from error
+    with training_progress(trainer.update_count, cadence.updates, trainer.tokens_per_update) as bar:
 
         def report(record: UpdateRecord, seconds: float) -> None:
-            bar(trainer.update_count, record.loss, f"{format_count(trainer.tokens_per_update / seconds)} tokens/s")
+            bar(trainer.update_count, record.loss, seconds)
 
-        return TrainingLoop(trainer, tokenizer, settings, cadence, folder, interruption.poll, report, say).run()
-
-
-def _result(trainer: Trainer, outcome: Outcome) -> dict[str, Any]:
-    seconds = outcome.seconds or [math.nan]
-    median = statistics.median(seconds)
-    return {
-        "updates": trainer.update_count,
-        "train_loss": outcome.train_loss,
-        "valid_loss": outcome.valid_loss,
-        "tokens_per_second": trainer.tokens_per_update / median if outcome.seconds else None,
-        "seconds_per_update": (
-            {"median": median, "min": min(seconds), "max": max(seconds)} if outcome.seconds else None
-        ),
-        "flops_per_update": trainer.flops_per_update,
-        "peak_bytes_predicted": trainer.decoder.peak_bytes_predicted,
-        "peak_bytes_measured": outcome.peak_bytes,
-        "rss_peak_bytes": _rss_peak_bytes(),
-        "policy": trainer.decoder.plan.policy,
-        "backend": trainer.decoder.backend.name,
-        "workers": trainer.decoder.workers,
-        "snapshot": str(outcome.snapshot),
-    }  # fmt: skip
+        return TrainingLoop(trainer, run.tokenizer, settings, cadence, run.folder, interruption.poll, report, say).run()
 
 
-def _rss_peak_bytes() -> int:
-    """The most resident memory that the process has had."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        for line in status.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    return int(psutil.Process().memory_info().rss)
-
-
-def _lines(trainer: Trainer, result: dict[str, Any], folder: Path, sample: str) -> list[str]:
-    seconds = result["seconds_per_update"]
-    lines = [
-        f"updates          {result['updates']}",
-        f"training loss    {result['train_loss']:.4f}",
-        f"validation loss  {result['valid_loss']:.4f}",
-    ]
-    if seconds:
-        speed = trainer.flops_per_update / seconds["median"] / 1e9
-        lines += [
-            f"speed            {format_count(result['tokens_per_second'])} tokens/s,"
-            f" {format_seconds(seconds['median'])} an update, {speed:.0f} GFLOP/s",
-            f"peak memory      {format_bytes(result['peak_bytes_predicted'])} predicted,"
-            f" {result['peak_bytes_predicted']} = {result['peak_bytes_measured']} bytes measured ({result['policy']})",
-        ]
-    workers = f"{result['workers']} of {physical_cores()} cores"
-    return [
-        *lines,
-        f"ran on           {result['backend']}, {workers}, {format_bytes(result['rss_peak_bytes'])} resident at most",
-        f"snapshot         {result['snapshot']}",
-        f"loss curve       {folder / 'loss.png'}",
-        "",
-        sample,
-    ]
+def _sample(run: Run) -> str:
+    """A taste of what the decoder writes now."""
+    config = run.trainer.decoder.config
+    tokens = min(SAMPLE_TOKENS, 4 * config.context)
+    parameters = run.trainer.decoder.parameters
+    return sample_text(config, parameters, run.tokenizer, "", tokens, seed=run.settings["seed"])

@@ -7,13 +7,15 @@ import time
 from typing import Any
 
 from fastbp.base.units import format_seconds
+from fastbp.commands.options import add_dtype
 from fastbp.commands.terminal import compiling
 from fastbp.ops.registry import OPS
+from fastbp.report.columns import wrapped
 from fastbp.run.numba_backend import address, cache_folder
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dtype", default="float32", choices=("float32", "float64"), help="default float32")
+    add_dtype(parser)
 
 
 def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
@@ -29,5 +31,5 @@ def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
             address(name, direction, options.dtype, progress)
     seconds = time.perf_counter() - start
     where = cache_folder() or "nowhere: the cache folder cannot be written, every start compiles anew"
-    lines = [f"{len(kernels)} kernels ready in {format_seconds(seconds)}, kept in {where}"]
-    return {"seconds": seconds, "kernels": len(kernels), "cache": str(cache_folder() or "")}, lines, 0
+    line = f"{len(kernels)} kernels ready in {format_seconds(seconds)}, kept in {where}"
+    return {"seconds": seconds}, wrapped(line, 2), 0

@@ -9,23 +9,27 @@ from fastbp.base.units import format_bytes
 from fastbp.graph.graph import Graph
 from fastbp.memory.layout import Layout
 from fastbp.policy.named import short_name
+from fastbp.report.columns import wrapped
 from fastbp.schedule.actions import written
-from fastbp.schedule.simulate import Simulation
+from fastbp.schedule.simulate import Buffer, Simulation
 
 LINES_AT_PEAK = 12
+INDENT = 12
+"""Columns of a line's name."""
 
 
-def plan_json(simulation: Simulation, layout: Layout, parameter_bytes: int) -> dict[str, Any]:
+def plan_json(simulation: Simulation, parameter_bytes: int) -> dict[str, Any]:
     """The keys of `fastbp plan --json`."""
     peak = simulation.peak_tick
     return {
         "policy": simulation.schedule.plan.policy,
         "budget_bytes": None,
         "peak_bytes": simulation.peak_bytes,
-        "arena_bytes": layout.size_bytes,
         "peak_tick": peak,
-        "peak_action": written(simulation.schedule.actions[peak]),
-        "live_at_peak": [{"tensor": buffer.names[-1], "bytes": buffer.nbytes} for buffer in simulation.live_at(peak)],
+        "live_at_peak": [
+            {"tensor": _name_at(simulation, buffer, peak), "bytes": buffer.nbytes}
+            for buffer in simulation.live_at(peak)
+        ],
         "kept_bytes": simulation.kept_bytes,
         "extra_flops_share": simulation.extra_flops_share,
         "categories": {
@@ -47,7 +51,8 @@ def plan_lines(
     share = simulation.peak_bytes / whole.peak_bytes
     lines = [
         f"policy      {plan.policy}",
-        f"peak        {format_bytes(simulation.peak_bytes)} of activations ({simulation.peak_bytes} bytes), at tick {peak}: {action}",
+        f"peak        {format_bytes(simulation.peak_bytes)} of activations ({simulation.peak_bytes} bytes),"
+        f" at tick {peak}: {action}",
         f"            {share:.1%} of save_all's {format_bytes(whole.peak_bytes)},"
         f" for {simulation.extra_flops_share:.1%} more FLOPs",
         f"arena       {format_bytes(layout.size_bytes)}, {layout.fragmentation_bytes} bytes of it fragmentation",
@@ -59,8 +64,12 @@ def plan_lines(
         *_at_peak(simulation),
     ]
     if schedule:
-        lines += ["", "schedule", *(f"{tick:>6}  {written(each)}" for tick, each in enumerate(simulation.schedule.actions))]
-    return [part for line in lines for part in _wrap(line)]
+        lines += [
+            "",
+            "schedule",
+            *(f"{tick:>6}  {written(each)}" for tick, each in enumerate(simulation.schedule.actions)),
+        ]
+    return [part for line in lines for part in wrapped(line, INDENT)]
 
 
 def _by_block(graph: Graph, names: frozenset[str]) -> str:
@@ -86,28 +95,29 @@ def _which(found: list[int], count: int) -> str:
     return " [" + " ".join(map(str, found)) + "]"
 
 
+def _name_at(simulation: Simulation, buffer: Buffer, tick: int) -> str:
+    """The tensor that a buffer holds during an action, or gets from it: one may take the buffer of another."""
+    name = buffer.names[0]
+    for action in simulation.schedule.actions[buffer.born : tick + 1]:
+        for new, old in getattr(action, "takes", ()):
+            if old == name and new in buffer.names:
+                name = new
+    return name
+
+
 def _categories(totals: dict[str, int]) -> str:
     return ", ".join(f"{name} {format_bytes(nbytes)}" for name, nbytes in totals.items() if nbytes)
 
 
 def _at_peak(simulation: Simulation) -> list[str]:
-    live = simulation.live_at(simulation.peak_tick)
-    lines = [f"  {format_bytes(buffer.nbytes):>10}  {buffer.category:<9}  {buffer.names[-1]}" for buffer in live]
+    peak = simulation.peak_tick
+    live = simulation.live_at(peak)
+    lines = [
+        f"  {format_bytes(buffer.nbytes):>10}  {buffer.category:<9}  {_name_at(simulation, buffer, peak)}"
+        for buffer in live
+    ]
     if len(lines) > LINES_AT_PEAK:
         hidden = live[LINES_AT_PEAK:]
         total = format_bytes(sum(buffer.nbytes for buffer in hidden))
         lines[LINES_AT_PEAK:] = [f"  {total:>10}  in {len(hidden)} smaller or equal ones (--json lists all)"]
     return lines
-
-
-def _wrap(line: str) -> list[str]:
-    """Breaks a line behind a comma or space so that it fits 80 columns; what follows is indented."""
-    indent = " " * 12
-    lines = []
-    while len(line) > 80:
-        cut = line.rfind(" ", 13, 80)
-        if cut < 0:
-            break
-        lines.append(line[:cut])
-        line = indent + line[cut + 1 :]
-    return [*lines, line]

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 
 import numpy as np
@@ -66,16 +66,27 @@ class Decoder:
         self.schedule = training_schedule(self.graph, self.plan)
         self.simulation = simulate(self.schedule)
         self.layout = lay_out(self.simulation)
-        require_memory(self._needed_bytes(), f"{self.plan.policy} at batch {batch}, context {config.context}")
+        what = f"--policy '{self.plan.policy}' --batch {batch} at context {config.context}"
+        require_memory(self._needed_bytes(self.layout.size_bytes), what, self._smaller())
         self._make_static()
         self.arena = Arena(max(self.layout.size_bytes, self._evaluation[2].size_bytes))
         self.gradients_program = self._bind(self.schedule, self.layout)
         self.runner = Runner(self.workers)
 
-    def _needed_bytes(self) -> int:
+    def _needed_bytes(self, arena_bytes: int) -> int:
         """Parameters, gradients and the two moments of training, and the arena."""
         shapes = FlatShapes(parameter_shapes(self.config))
-        return 4 * shapes.size * ITEMSIZE[self.dtype] + self.layout.size_bytes
+        return 4 * shapes.size * ITEMSIZE[self.dtype] + arena_bytes
+
+    def _smaller(self) -> Iterator[tuple[str, int]]:
+        """Ways to ask for less, the mildest first, and the bytes that each needs."""
+        batch = self.batch
+        while batch:
+            workers = self.workers if self.backend.compiled else 0
+            graph = decoder_graph(self.config, batch, workers=workers, dtype=self.dtype)
+            peak_bytes = simulate(training_schedule(graph, make_plan(graph, "full"))).peak_bytes
+            yield f"--policy full --batch {batch}", self._needed_bytes(peak_bytes)
+            batch //= 2
 
     def _make_static(self) -> None:
         """What lives outside the arena: parameters and their gradients, tokens, targets, losses."""
@@ -135,8 +146,8 @@ class Decoder:
 
     @property
     def peak_bytes_predicted(self) -> int:
-        """What simulate predicts, which is also the size of the training layout."""
-        return self.simulation.peak_bytes
+        """The size of the training layout: the most bytes that simulate finds live at once, and gaps where they do not pack."""
+        return self.layout.size_bytes
 
     def mark_arena(self) -> None:
         """Prepares `peak_bytes_measured`: the next run shows what it touches. Costs one write of the arena."""

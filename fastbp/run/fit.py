@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import psutil
@@ -9,25 +10,63 @@ import psutil
 from fastbp.base.errors import DoesNotFit
 from fastbp.base.units import format_bytes
 
-_CGROUP = Path("/sys/fs/cgroup")
+CGROUPS = Path("/sys/fs/cgroup")
+MEMBERSHIP = Path("/proc/self/cgroup")
+
+_FILES = {
+    2: ("memory.max", "memory.current", ("inactive_file", "active_file")),
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
+}
+"""Version of control groups: its files for limit and use, and the rows of memory.stat that count cached files."""
 
 
-def available_bytes() -> int:
+def available_bytes(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> int:
     """Memory that this process may still take: what the system has free, or less where a control group limits it."""
     free = int(psutil.virtual_memory().available)
+    return max(0, min([free, *_left_in_groups(cgroups, membership)]))
+
+
+def _left_in_groups(cgroups: Path, membership: Path) -> Iterator[int]:
+    """What is left in each control group with a limit that this process is in, from its own up to the root."""
+    for version, group in _groups(cgroups, membership):
+        limit, use, cache = _FILES[version]
+        try:
+            limit_bytes = int((group / limit).read_text())
+            used_bytes = int((group / use).read_text())
+            rows = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        except (OSError, ValueError):  # no such group, or no limit: "max"
+            continue
+        # The system gives up cached files before it kills; they only look like memory in use.
+        yield limit_bytes - used_bytes + sum(int(rows.get(row, 0)) for row in cache)
+
+
+def _groups(cgroups: Path, membership: Path) -> Iterator[tuple[int, Path]]:
+    """(version, folder) of each group, whether it exists or not: a container sees its own as the root."""
     try:
-        limit = (_CGROUP / "memory.max").read_text().strip()
-        used = int((_CGROUP / "memory.current").read_text())
-    except (OSError, ValueError):
-        return free
-    return free if limit == "max" else max(0, min(free, int(limit) - used))
+        lines = membership.read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers in ("", "memory"):
+            root = cgroups / controllers
+            own = root / path.lstrip("/")
+            for folder in (own, *own.parents):
+                yield (1 if controllers else 2), folder
+                if folder == root:
+                    break
 
 
-def require_memory(needed_bytes: int, what: str) -> None:
-    """Raises DoesNotFit where `needed_bytes` are not there."""
+def require_memory(needed_bytes: int, what: str, smaller: Iterable[tuple[str, int]] = ()) -> None:
+    """Raises DoesNotFit where `needed_bytes` are not there.
+
+    It names the first of `smaller`, pairs of what to ask for and the bytes that it needs, which would fit.
+    """
     free = available_bytes()
-    if needed_bytes > free:
-        raise DoesNotFit(
-            f"{what} needs {format_bytes(needed_bytes)}, but {format_bytes(free)} are free:"
-            " take --policy full, a smaller --batch or a smaller --context"
-        )
+    if needed_bytes <= free:
+        return
+    line = f"{what} needs {format_bytes(needed_bytes)}, but {format_bytes(free)} are free"
+    for option, option_bytes in smaller:
+        if option_bytes <= free:
+            raise DoesNotFit(f"{line}: {option} would fit, with {format_bytes(option_bytes)}")
+    raise DoesNotFit(f"{line}: take a smaller --context or a smaller decoder")

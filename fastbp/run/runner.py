@@ -22,7 +22,7 @@ class Runner:
         if instructions is not None:
             self.workers.run(instructions)
             return
-        with np.errstate(all="ignore"):
+        with self.workers.lock, np.errstate(all="ignore"):
             for instruction in program.instructions:
                 assert instruction.call is not None
                 instruction.call()

@@ -41,26 +41,31 @@ class Workers:
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._team: Team | None = None
         self._owner = 0
 
     def run(self, instructions: Instructions) -> None:
         """Runs a program with all workers; a second thread of the caller's waits for its turn."""
-        with self._lock:
+        with self.lock:
             if self._team is None or self._owner != os.getpid():
                 self._start()
             assert self._team is not None
             self._team.run(instructions)
 
     def _start(self) -> None:
-        self._team, self._owner = Team(self.count), os.getpid()
-        for worker in range(1, self.count):
-            threading.Thread(target=self._team.serve, args=(worker,), name=f"fastbp-{worker}", daemon=True).start()
+        team = Team(self.count)
+        try:
+            for worker in range(1, self.count):
+                threading.Thread(target=team.serve, args=(worker,), name=f"fastbp-{worker}", daemon=True).start()
+        except RuntimeError:
+            team.stop()  # a team that lacks a worker would wait for it for ever
+            raise
+        self._team, self._owner = team, os.getpid()
 
     def close(self) -> None:
         """Ends the threads."""
-        with self._lock:
+        with self.lock:
             if self._team is not None and self._owner == os.getpid():
                 self._team.stop()
             self._team = None

@@ -35,7 +35,7 @@ class Interruption:
 
 @contextmanager
 def interruptible() -> Iterator[Interruption]:
-    """Signals are remembered within; the handlers from before come back behind. Does nothing outside the main thread."""
+    """Signals are remembered within; the handlers from before come back behind. Nothing outside the main thread."""
     interruption = Interruption()
     if threading.current_thread() is not threading.main_thread():
         yield interruption

@@ -1,4 +1,4 @@
-"""The training loop: updates, and between them evaluation, the record and snapshots; ends early but whole on a signal."""
+"""The training loop: updates, and between them evaluation, the record and snapshots; a signal ends it whole."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Outcome:
 
 @dataclass
 class TrainingLoop:
-    """One run of a trainer in a folder. `report` hears every update, `announce` what a person wants to read meanwhile."""
+    """One run of a trainer in a folder. `report` hears every update, `announce` what a person may read meanwhile."""
 
     trainer: Trainer
     tokenizer: Tokenizer
@@ -54,7 +54,7 @@ class TrainingLoop:
     outcome: Outcome = field(default_factory=Outcome)
 
     def run(self) -> Outcome:
-        """Trains to the end and saves. On Stopped the state is saved first; NonFinite leaves the last good snapshot alone."""
+        """Trains to the end and saves. Saves before Stopped leaves it; NonFinite leaves the last good snapshot alone."""
         try:
             try:
                 self._train()
@@ -135,5 +135,5 @@ class TrainingLoop:
         )
 
     def _last_good(self) -> str:
-        earlier = [path for path in list_snapshots(self.folder) if path == self.outcome.snapshot] or list_snapshots(self.folder)
-        return f"the last good snapshot is {earlier[-1]}" if earlier else "no snapshot was saved before"
+        saved = self.outcome.snapshot or next(reversed(list_snapshots(self.folder)), None)
+        return f"the last good snapshot is {saved}" if saved else "no snapshot was saved before"

@@ -11,13 +11,16 @@ NAME = "metrics.jsonl"
 
 
 class Metrics:
-    """Appends to `folder/metrics.jsonl`. Opened for a run that has done `updates` updates, it drops what lies beyond them:
-    lines that a run wrote after the snapshot from which it now resumes."""
+    """Appends to `folder/metrics.jsonl`.
+
+    Opened for a run that has done `updates` updates, it drops what lies beyond them: lines that a run wrote after the
+    snapshot from which it now resumes.
+    """
 
     def __init__(self, folder: Path, updates: int) -> None:
         self.path = folder / NAME
         kept = [line for line in read_metrics(folder) if line["update"] <= updates] if updates else []
-        self._evaluations = {line["update"]: line for line in kept if "valid_loss" in line}
+        self._evaluations = {line["update"]: line for line in kept if _is_evaluation(line)}
         temporary = self.path.with_suffix(".tmp")
         temporary.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
         os.replace(temporary, self.path)
@@ -30,6 +33,10 @@ class Metrics:
         """Appends one line; `update` counts the updates done."""
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(values, allow_nan=False) + "\n")
+
+
+def _is_evaluation(line: dict[str, Any]) -> bool:
+    return all(isinstance(line.get(name), float) for name in ("train_loss", "valid_loss"))
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:

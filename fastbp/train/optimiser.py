@@ -18,7 +18,7 @@ from fastbp.run.program import Program
 
 @dataclass(frozen=True)
 class AdamWSettings:
-    """β1, β2, eps, the decay of tensors of two or more dimensions, and the norm that gradients are clipped to (0: not)."""
+    """β1, β2, eps, the decay of tensors of two or more dimensions, and the norm to clip gradients to (0: do not)."""
 
     beta1: float = 0.9
     beta2: float = 0.99
@@ -35,12 +35,16 @@ class AdamWSettings:
             value = getattr(self, name)
             if not (value >= 0 and math.isfinite(value)):
                 raise InputError(f"--{name.replace('_', '-')} is {value}: give 0 or a positive number")
+        if not (self.eps > 0 and math.isfinite(self.eps)):
+            raise InputError(f"eps is {self.eps}: give a positive number, such as 1e-8")
 
 
 class AdamW:
     """The optimiser of one decoder. Its program clips, steps and clears the gradients."""
 
-    def __init__(self, decoder: Decoder, settings: AdamWSettings, progress: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, decoder: Decoder, settings: AdamWSettings, progress: Callable[[str], None] | None = None
+    ) -> None:
         self.settings = settings
         shapes = decoder.parameters.shapes
         self.first_moments, self.second_moments = Flat(shapes, decoder.dtype), Flat(shapes, decoder.dtype)

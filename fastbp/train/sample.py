@@ -154,9 +154,8 @@ class _Choice:
             # A token stays where those before it have not reached top-p; the likeliest always does.
             before = np.concatenate(([0.0], reached[:-1]))
             reached = reached[: max(1, int(np.count_nonzero(before < self.top_p * reached[-1])))]
-        place = int(np.searchsorted(reached, rng.random() * reached[-1], side="right"))
-        # The product may be rounded up to the sum itself, which belongs to the last token with any odds.
-        return int(ranked[min(place, int(np.searchsorted(reached, reached[-1])))])
+        # A draw is at most 1 − 2⁻⁵³: the product never rounds up to the sum, where tokens without any odds would begin.
+        return int(ranked[np.searchsorted(reached, rng.random() * reached[-1], side="right")])
 
 
 class _Forward:

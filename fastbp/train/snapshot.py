@@ -205,7 +205,7 @@ def _manifest(snapshot: Snapshot, tensors: Tensors, sha256: str) -> bytes:
     }
     try:
         # Read back, since a dictionary can have keys that are different in Python and equal in JSON.
-        content = _parse(json.dumps(content, allow_nan=False).encode())
+        content = _parse(json.dumps(content, allow_nan=False).encode(), MANIFEST)
     except (TypeError, ValueError, RecursionError, InputError) as error:
         raise InputError(f"settings and metrics cannot be saved as JSON: {error}") from error
     return json.dumps(content | {"sha256": _hash(content)}, indent=1).encode() + b"\n"
@@ -371,7 +371,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         data = file.read(LARGEST_MANIFEST_BYTES + 1)
     if len(data) > LARGEST_MANIFEST_BYTES:
         raise InputError(f"{MANIFEST} is over {format_bytes(LARGEST_MANIFEST_BYTES)}")
-    manifest = _parse(data)
+    manifest = _parse(data, MANIFEST)
     if manifest.get("format") != FORMAT:
         raise InputError(f"{MANIFEST} is not that of a {FORMAT}")
     if manifest.get("version") != VERSION:
@@ -389,22 +389,25 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def _parse(data: bytes) -> dict[str, Any]:
-    """A JSON object. Raises InputError or ValueError for anything else, keys that come twice, NaN and Infinity."""
+def _parse(data: bytes, name: str) -> dict[str, Any]:
+    """The JSON object in file `name`. Raises InputError for anything else, keys that come twice, NaN and Infinity."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         values = dict(pairs)
         if len(values) < len(pairs):
-            names = [name for name, _ in pairs]
-            raise InputError(f"key {max(names, key=names.count)!r:.80} comes twice in one JSON object")
+            keys = [key for key, _ in pairs]
+            raise InputError(f"{name}: key {max(keys, key=keys.count)!r:.80} comes twice in one JSON object")
         return values
 
-    def refuse(name: str) -> Any:
-        raise InputError(f"{name} is not a number in JSON")
+    def refuse(constant: str) -> Any:
+        raise InputError(f"{name}: {constant} is not a number in JSON")
 
-    value = json.loads(data.decode("utf-8"), object_pairs_hook=unique, parse_constant=refuse)
+    try:
+        value = json.loads(data.decode("utf-8"), object_pairs_hook=unique, parse_constant=refuse)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{name}: not JSON where it should be, {error}") from error
     if not isinstance(value, dict):
-        raise InputError("the JSON there is not an object")
+        raise InputError(f"{name}: the JSON there is not an object")
     return value
 
 
@@ -490,14 +493,13 @@ def _first_difference(file: IO[bytes], layout: Layout, dtype: str, size: int) ->
     length = int.from_bytes(file.read(8), "little")
     if length > min(size - 8, LARGEST_MANIFEST_BYTES):
         return f"{TENSORS} has a header of {length} bytes in a file of {size}"
-    entries = _parse(file.read(length))
+    entries = _parse(file.read(length), TENSORS)
     entries.pop("__metadata__", None)
-    for name in layout.keys() | entries.keys():
-        if name not in entries or name not in layout:
-            return f"{TENSORS}: tensor {name:.80} is {'missing' if name in layout else 'unknown'}"
+    for name in sorted(layout.keys() ^ entries.keys()):
+        return f"{TENSORS}: tensor {name:.80} is {'missing' if name in layout else 'unknown'}"
     for name, shape in layout.items():
-        entry = entries[name]
-        if [entry["dtype"], entry["shape"]] != [_CODES[dtype], list(shape)]:
-            found = f"{entry['dtype']!r:.20} {entry['shape']!r:.80}"
-            return f"{TENSORS}: tensor {name} is {found}, its configuration has {_CODES[dtype]!r} {list(shape)}"
+        entry = entries[name] if isinstance(entries[name], dict) else {}
+        found = [entry.get("dtype"), entry.get("shape")]
+        if found != [_CODES[dtype], list(shape)]:
+            return f"{TENSORS}: tensor {name} is {found!r:.80}, its configuration has {[_CODES[dtype], list(shape)]}"
     return f"{TENSORS}: its tensors do not lie one behind the other in the order of the configuration"

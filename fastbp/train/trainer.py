@@ -1,4 +1,4 @@
-"""The trainer: batches in, updates out. Holds the decoder, the optimiser and the count of updates; does no input or output.
+"""The trainer: batches in, updates out. Holds the decoder, the optimiser and the count of updates; reads no files.
 
 An update is a function of (parameters, moments, seed, number of the update): nothing else is state, so a run that stops
 and resumes gives the same bits as one that never stopped.
@@ -34,8 +34,8 @@ class UpdateRecord:
 class Trainer:
     """Trains a decoder on a split text. `update_count` updates are done.
 
-    An update takes `accumulate` batches; each token weighs the same in it. Raises InputError for a text with ids outside
-    the decoder's vocabulary or shorter than a window, and for counts below 1.
+    An update takes `accumulate` batches; each token weighs the same in it. Raises InputError for a text with ids
+    outside the decoder's vocabulary or shorter than a window, and for counts below 1.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Trainer:
         for name, tokens in parts.items():
             # A kernel looks up whatever it is given, also beyond the table's end.
             require_ids_below(tokens, decoder.config.vocab, f"the {name} part")
-        self.decoder, self.learning_rate, self.accumulate = decoder, learning_rate, accumulate
+        self.decoder, self.data, self.learning_rate, self.accumulate = decoder, data, learning_rate, accumulate
         self.optimiser = AdamW(decoder, settings or AdamWSettings(), progress)
         context, batch = decoder.config.context, decoder.batch
         self.batches = Batches(data.train, batch, context, seed, name="the training part")
@@ -75,7 +75,7 @@ class Trainer:
         first_moments: Mapping[str, np.ndarray],
         second_moments: Mapping[str, np.ndarray],
     ) -> None:
-        """Takes over a snapshot's state. Raises InputError, with nothing changed, where a tensor is missing or of another shape."""
+        """Takes over a snapshot's state. Raises InputError, with nothing changed, for a tensor missing or misshapen."""
         groups = (
             (self.decoder.parameters, parameters),
             (self.optimiser.first_moments, first_moments),
@@ -167,8 +167,6 @@ class Trainer:
                     found.append(f"{name}, written by {instruction.op} {instruction.direction} ({instruction.node})")
             return not found
 
-        # An op of several phases has not written all of its outputs after the first: what lies there must be finite.
-        self.decoder.mark_arena()
         self.decoder.runner.run_watched(program, watch)
         return found[0] if found else None
 

@@ -71,7 +71,9 @@ def test_an_override_is_checked_too() -> None:
 
 
 def test_unknown_preset_and_unknown_override_name_the_nearest() -> None:
-    with pytest.raises(InputError, match=r"preset 'smal' is unknown \(did you mean 'small'\?\): choose seed, .* or gpt2"):
+    with pytest.raises(
+        InputError, match=r"preset 'smal' is unknown \(did you mean 'small'\?\): choose seed, .* or gpt2"
+    ):
         DecoderConfig.preset("smal")
     with pytest.raises(InputError, match=r"a decoder has no widht \(did you mean 'width'\?\)"):
         DecoderConfig.preset("small", widht=3)

@@ -13,8 +13,19 @@ BARE = DecoderConfig(1, 6, 2, 10, 4, 9, attention_bias=False, feed_forward_bias=
 
 
 def test_parameters_with_every_bias_in_order() -> None:
-    block = "ln1.weight ln1.bias attn.wq attn.wk attn.wv attn.bq attn.bk attn.bv attn.wo attn.bo".split()
-    block += "ln2.weight ln2.bias mlp.w1 mlp.b1 mlp.w2 mlp.b2".split()
+    block = [
+        "ln1.weight",
+        "ln1.bias",
+        "attn.wq",
+        "attn.wk",
+        "attn.wv",
+        "attn.bq",
+        "attn.bk",
+        "attn.bv",
+        "attn.wo",
+        "attn.bo",
+    ]
+    block += ["ln2.weight", "ln2.bias", "mlp.w1", "mlp.b1", "mlp.w2", "mlp.b2"]
     names = ["wte", "wpe", *(f"blocks.0.{name}" for name in block), "final.ln.weight", "final.ln.bias"]
     shapes = parameter_shapes(BIASED)
     assert list(shapes) == names
@@ -27,7 +38,19 @@ def test_parameters_with_every_bias_in_order() -> None:
 def test_parameters_without_biases_and_with_constant_positions() -> None:
     names = [name.removeprefix("blocks.0.") for name in parameter_shapes(BARE)]
     assert names == (
-        "wte ln1.weight ln1.bias attn.wq attn.wk attn.wv attn.wo ln2.weight ln2.bias mlp.w1 mlp.w2".split()
+        [
+            "wte",
+            "ln1.weight",
+            "ln1.bias",
+            "attn.wq",
+            "attn.wk",
+            "attn.wv",
+            "attn.wo",
+            "ln2.weight",
+            "ln2.bias",
+            "mlp.w1",
+            "mlp.w2",
+        ]
         + ["final.ln.weight", "final.ln.bias"]
     )
 
@@ -50,12 +73,24 @@ def test_sinusoidal_positions_follow_the_formula_element_by_element() -> None:
 
 
 def test_the_nodes_of_a_decoder_in_order() -> None:
-    block = "ln1 qkv o proj mid ln2 u g z".split()
+    block = ["ln1", "qkv", "o", "proj", "mid", "ln2", "u", "g", "z"]
     names = ["blocks.0.x", *(f"blocks.0.{name}" for name in block), "blocks.1.x"]
     names += [*(f"blocks.1.{name}" for name in block), "final.x", "final.ln", "losses"]
     graph = decoder_graph(PRESETS["seed"], 1)
     assert [node.name for node in graph.nodes] == names
-    ops = "embedding layernorm qkv attention linear residual layernorm linear gelu linear residual".split()
+    ops = [
+        "embedding",
+        "layernorm",
+        "qkv",
+        "attention",
+        "linear",
+        "residual",
+        "layernorm",
+        "linear",
+        "gelu",
+        "linear",
+        "residual",
+    ]
     assert [node.op_name for node in graph.nodes][:11] == ops
 
 

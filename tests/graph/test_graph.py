@@ -48,7 +48,7 @@ def test_a_node_lists_its_tensors_in_the_order_of_its_op() -> None:
 
 def test_backward_reads_thirteen_tensors_of_a_block_and_four_behind_the_last() -> None:
     graph = decoder_graph(DecoderConfig.preset("seed"), 1)
-    names = "x ln1 ln1.mean ln1.rstd qkv p o mid ln2 ln2.mean ln2.rstd u g".split()
+    names = ["x", "ln1", "ln1.mean", "ln1.rstd", "qkv", "p", "o", "mid", "ln2", "ln2.mean", "ln2.rstd", "u", "g"]
     blocks = {f"blocks.{i}.{name}" for i in range(2) for name in names}
     assert graph.read_by_backward == blocks | {"final.x", "final.ln", "final.mean", "final.rstd"}
 

@@ -25,7 +25,9 @@ Lifetime = tuple[int, int, int]
 
 def simulation(lifetimes: list[Lifetime]) -> Simulation:
     """Buffers without a schedule."""
-    buffers = tuple(Buffer((f"b{i}",), 64 * lines, born, dies, "kept") for i, (born, dies, lines) in enumerate(lifetimes))
+    buffers = tuple(
+        Buffer((f"b{i}",), 64 * lines, born, dies, "kept") for i, (born, dies, lines) in enumerate(lifetimes)
+    )
     ticks = range(max(buffer.dies for buffer in buffers))
     live = tuple(sum(buffer.nbytes for buffer in buffers if buffer.born <= tick < buffer.dies) for tick in ticks)
     return Simulation(Schedule(GRAPH, Plan("none", frozenset(), 1), ()), buffers, live, 0)
@@ -34,7 +36,7 @@ def simulation(lifetimes: list[Lifetime]) -> Simulation:
 def assert_sound(layout: Layout) -> None:
     placed = list(zip(layout.buffers, layout.offsets, strict=True))
     for buffer, offset in placed:
-        assert 0 <= offset
+        assert offset >= 0
         assert offset % 64 == 0
         assert offset + buffer.nbytes <= layout.size_bytes
     for (one, low), (other, high) in itertools.combinations(placed, 2):

@@ -79,19 +79,26 @@ def test_the_order_of_arguments_is_as_written(name: str, forward_law: str, backw
     assert ["d" * (role == "gradient") + port for role, port in op.backward_arguments()] == backward_law.split()
 
 
-def _trials() -> list[Trial]:
-    """Every op both ways with all its params, in float32 and on one worker's scratch."""
-    firsts = {sample.name: sample for sample in SAMPLES if not sample.without + sample.constant}.values()
-    ways = [(s, way) for s in firsts for way in ("forward", "backward") if s.op.numpy_kernel(way)]
-    return [Trial(sample, way, "numba", "float32") for sample, way in ways] + [_adamw_trial()]
+FIRSTS = {sample.name: sample for sample in SAMPLES if not sample.without + sample.constant}.values()
+over_ops_both_ways = pytest.mark.parametrize(
+    ("sample", "way"),
+    [
+        pytest.param(sample, way, id=f"{sample.name}-{way}")
+        for sample in (*FIRSTS, ADAMW) for way in ("forward", "backward") if sample.op.numpy_kernel(way)
+    ],
+)  # fmt: skip
+"""Every op, with all its params."""
 
 
-def _adamw_trial() -> Trial:
-    return Trial(ADAMW, "forward", "numba", "float32", values={("value", port): 1.0 for port in ADAMW.op.ports()})
+def _trial(sample: Sample, way: str) -> Trial:
+    """In float32 and on one worker's scratch."""
+    ones = {("value", port): 1.0 for port in sample.op.ports()}
+    return Trial(sample, way, "numba", "float32", values=ones if sample is ADAMW else None)
 
 
-@pytest.mark.parametrize("trial", _trials(), ids=lambda trial: f"{trial.op.name}-{trial.direction}")
-def test_a_row_holds_phase_dims_attributes_and_addresses_in_order(trial: Trial) -> None:
+@over_ops_both_ways
+def test_a_row_holds_phase_dims_attributes_and_addresses_in_order(sample: Sample, way: str) -> None:
+    trial = _trial(sample, way)
     call = trial.call()
     phase, *rest = call.row(1)
     dims, rest = rest[: len(trial.op.dims)], rest[len(trial.op.dims) :]
@@ -114,8 +121,9 @@ def _spoilt(array: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
-@pytest.mark.parametrize("trial", _trials(), ids=lambda trial: f"{trial.op.name}-{trial.direction}")
-def test_check_refuses_every_wrong_array(trial: Trial) -> None:
+@over_ops_both_ways
+def test_check_refuses_every_wrong_array(sample: Sample, way: str) -> None:
+    trial = _trial(sample, way)
     call = trial.call()
     call.check("float32")
     for i, (role, port) in enumerate(trial.arguments):

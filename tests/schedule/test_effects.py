@@ -59,7 +59,10 @@ def test_the_last_reader_of_a_tensor_makes_its_gradient_and_the_others_add_parts
 
 
 def test_parts_that_are_due_when_a_backward_reads_the_stream() -> None:
-    due = {name: EFFECTS.parts_before[name] for name in ("blocks.1.z", "blocks.1.proj", "blocks.0.z", "blocks.0.proj", "blocks.0.x")}
+    due = {
+        name: EFFECTS.parts_before[name]
+        for name in ("blocks.1.z", "blocks.1.proj", "blocks.0.z", "blocks.0.proj", "blocks.0.x")
+    }
     assert due == {"blocks.1.z": 0, "blocks.1.proj": 1, "blocks.0.z": 2, "blocks.0.proj": 3, "blocks.0.x": 4}
     assert EFFECTS.parts_before["blocks.1.u"] == 0
 
@@ -85,4 +88,4 @@ def test_a_slice_changes_the_independent_dimension_and_what_derives_from_it() ->
     dims = sliced_dims(node, (4, 9))
     assert (dims.N, dims.V, dims.C) == (5, 64, 16)
     assert sliced_dims(GRAPH.by_name["blocks.0.o"], (1, 3)).B == 2
-    assert dims.P == node.op.derive(node.dims.but(N=5))["P"]
+    assert node.op.derive(node.dims.but(N=5))["P"] == dims.P

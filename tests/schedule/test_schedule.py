@@ -176,7 +176,9 @@ def test_early_stop_leaves_out_a_blocks_last_product(policy: str) -> None:
 
 @pytest.mark.parametrize(("vocab", "recomputed"), [(16, False), (256, True)])
 @pytest.mark.parametrize("policy", ["full", "selective(gelu)"])
-def test_the_last_block_is_recomputed_only_where_that_lowers_the_peak(policy: str, vocab: int, recomputed: bool) -> None:
+def test_the_last_block_is_recomputed_only_where_that_lowers_the_peak(
+    policy: str, vocab: int, recomputed: bool
+) -> None:
     found = graph(2, vocab)
     plan = make_plan(found, policy)
     assert any(word.startswith("R1.") for word in words(training_schedule(found, plan))) == recomputed

@@ -80,7 +80,10 @@ class Naive:
         if action.rows:
             dims = dict(node.op.extended({**dims, node.op.independent_along: action.rows[1] - action.rows[0]}))
         shapes = node.op.scratch if isinstance(action, Backward) else node.op.forward_scratch
-        return sum(-(-prod(dims[letter] for letter in shape.split()) * self.graph.itemsize // 64) * 64 for shape in shapes.values())
+        return sum(
+            -(-prod(dims[letter] for letter in shape.split()) * self.graph.itemsize // 64) * 64
+            for shape in shapes.values()
+        )
 
 
 def assert_bytes_agree(schedule: Schedule) -> None:

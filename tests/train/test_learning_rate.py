@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -34,7 +35,7 @@ def test_decay_runs_from_the_peak_to_the_minimum_at_the_last_update(schedule: st
     decaying = rates[max(warmup - 1, 0) :]
     assert decaying[0] == 1e-3
     assert decaying[-1] == 1e-4
-    assert all(after < before for before, after in zip(decaying, decaying[1:], strict=False))
+    assert all(after < before for before, after in pairwise(decaying))
 
 
 def test_linear_and_cosine_meet_at_the_ends_and_halfway() -> None:

@@ -157,6 +157,12 @@ def test_top_p_keeps_the_fewest_tokens_that_reach_it() -> None:
     assert tokens(LEARNED, [3], 30, top_p=1.0) == tokens(LEARNED, [3], 30)
 
 
+def test_shares_end_where_the_next_begin() -> None:
+    assert [choose([0.0, 0.0], value) for value in (0.0, math.nextafter(0.5, 0.0), 0.5, BELOW_ONE)] == [0, 0, 1, 1]
+    assert choose([0.0, 0.0], BELOW_ONE, top_p=0.5) == 0
+    assert choose([0.0, 0.0], BELOW_ONE, top_p=math.nextafter(0.5, 1.0)) == 1
+
+
 def test_top_p_counts_within_top_k() -> None:
     row = np.log([0.4, 0.3, 0.2, 0.1]).tolist()
     # Of the first two, 0.4 is 4/7: enough for 0.5, as it is not of all four.
