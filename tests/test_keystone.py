@@ -1,4 +1,4 @@
-"""The keystone: whatever is kept, the bits are those of keeping everything, and the predicted peak is the measured one."""
+"""The keystone: whatever is kept, the bits are those of keeping everything; the predicted peak is the measured one."""
 
 from __future__ import annotations
 

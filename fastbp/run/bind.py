@@ -86,7 +86,8 @@ class Binder:
     def _writes(self, op: Op, direction: str, role: str, port: str) -> bool:
         if direction == "forward":
             return role == "value" and port in {**op.outputs, **op.saved}
-        return (role == "gradient" and port not in op.outputs) or (role == "value" and port in op.outputs)
+        yielded = role == "value" and port in op.outputs and op.backward_yields_outputs
+        return yielded or (role == "gradient" and port not in op.outputs)
 
     def _reduce(self, tick: int, action: Reduce) -> Iterator[Instruction]:
         op, name = OPS["residual"], action.source.removeprefix("d:").split("+")[0]

@@ -146,7 +146,7 @@ class Decoder:
 
     @property
     def peak_bytes_predicted(self) -> int:
-        """The size of the training layout: the most bytes that simulate finds live at once, and gaps where they do not pack."""
+        """The size of the training layout: the most bytes that are live at once, and gaps where these do not pack."""
         return self.layout.size_bytes
 
     def mark_arena(self) -> None:

@@ -12,21 +12,20 @@ BIASED = DecoderConfig(1, 6, 2, 10, 4, 9, attention_bias=True, feed_forward_bias
 BARE = DecoderConfig(1, 6, 2, 10, 4, 9, attention_bias=False, feed_forward_bias=False, positions="sinusoidal")
 
 
+BLOCK_PARAMETERS = """
+ln1.weight ln1.bias attn.wq attn.wk attn.wv attn.bq attn.bk attn.bv attn.wo attn.bo
+ln2.weight ln2.bias mlp.w1 mlp.b1 mlp.w2 mlp.b2
+"""
+BARE_PARAMETERS = """
+wte ln1.weight ln1.bias attn.wq attn.wk attn.wv attn.wo ln2.weight ln2.bias mlp.w1 mlp.w2 final.ln.weight final.ln.bias
+"""
+BLOCK_NODES = "ln1 qkv o proj mid ln2 u g z"
+FIRST_OPS = "embedding layernorm qkv attention linear residual layernorm linear gelu linear residual"
+
+
 def test_parameters_with_every_bias_in_order() -> None:
-    block = [
-        "ln1.weight",
-        "ln1.bias",
-        "attn.wq",
-        "attn.wk",
-        "attn.wv",
-        "attn.bq",
-        "attn.bk",
-        "attn.bv",
-        "attn.wo",
-        "attn.bo",
-    ]
-    block += ["ln2.weight", "ln2.bias", "mlp.w1", "mlp.b1", "mlp.w2", "mlp.b2"]
-    names = ["wte", "wpe", *(f"blocks.0.{name}" for name in block), "final.ln.weight", "final.ln.bias"]
+    block = [f"blocks.0.{name}" for name in BLOCK_PARAMETERS.split()]
+    names = ["wte", "wpe", *block, "final.ln.weight", "final.ln.bias"]
     shapes = parameter_shapes(BIASED)
     assert list(shapes) == names
     assert (shapes["wte"], shapes["wpe"]) == ((9, 6), (4, 6))
@@ -37,22 +36,7 @@ def test_parameters_with_every_bias_in_order() -> None:
 
 def test_parameters_without_biases_and_with_constant_positions() -> None:
     names = [name.removeprefix("blocks.0.") for name in parameter_shapes(BARE)]
-    assert names == (
-        [
-            "wte",
-            "ln1.weight",
-            "ln1.bias",
-            "attn.wq",
-            "attn.wk",
-            "attn.wv",
-            "attn.wo",
-            "ln2.weight",
-            "ln2.bias",
-            "mlp.w1",
-            "mlp.w2",
-        ]
-        + ["final.ln.weight", "final.ln.bias"]
-    )
+    assert names == BARE_PARAMETERS.split()
 
 
 @pytest.mark.parametrize(("preset", "tensors", "numbers"), [("seed", 27, 5_376), ("gpt2", 196, 124_439_808)])
@@ -73,25 +57,11 @@ def test_sinusoidal_positions_follow_the_formula_element_by_element() -> None:
 
 
 def test_the_nodes_of_a_decoder_in_order() -> None:
-    block = ["ln1", "qkv", "o", "proj", "mid", "ln2", "u", "g", "z"]
-    names = ["blocks.0.x", *(f"blocks.0.{name}" for name in block), "blocks.1.x"]
-    names += [*(f"blocks.1.{name}" for name in block), "final.x", "final.ln", "losses"]
+    first, second = ([f"blocks.{i}.{name}" for name in BLOCK_NODES.split()] for i in range(2))
     graph = decoder_graph(PRESETS["seed"], 1)
+    names = ["blocks.0.x", *first, "blocks.1.x", *second, "final.x", "final.ln", "losses"]
     assert [node.name for node in graph.nodes] == names
-    ops = [
-        "embedding",
-        "layernorm",
-        "qkv",
-        "attention",
-        "linear",
-        "residual",
-        "layernorm",
-        "linear",
-        "gelu",
-        "linear",
-        "residual",
-    ]
-    assert [node.op_name for node in graph.nodes][:11] == ops
+    assert [node.op_name for node in graph.nodes][:11] == FIRST_OPS.split()
 
 
 def test_a_node_belongs_to_the_block_that_computes_it() -> None:

@@ -33,8 +33,17 @@ def test_an_unknown_one_is_refused_with_the_nearest() -> None:
 
 @pytest.mark.parametrize("name", ["numba", "cython"])
 def test_addresses_come_from_the_backend_itself(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr(module, "numba_address", lambda *what: asked.append(("numba", *what[:3])) or 1)
-    monkeypatch.setattr(module, "cython_address", lambda *what: asked.append(("cython", *what)) or 2)
+    asked: list[tuple[str, ...]] = []
+
+    def numba_address(*what: str) -> int:
+        asked.append(("numba", *what[:3]))
+        return 1
+
+    def cython_address(*what: str) -> int:
+        asked.append(("cython", *what))
+        return 2
+
+    monkeypatch.setattr(module, "numba_address", numba_address)
+    monkeypatch.setattr(module, "cython_address", cython_address)
     assert choose_backend(name).address("gelu", "forward", "float64") == {"numba": 1, "cython": 2}[name]
     assert asked == [(name, "gelu", "forward", "float64")]

@@ -126,7 +126,9 @@ def test_the_numpy_call_sees_the_declared_shapes() -> None:
     dims = OPS["attention"].extended({"B": 2, "T": 3, "C": 4, "H": 2, "W": 0})
     none = np.empty((0, dims.P), "float32")
     Call(OPS["attention"], "forward", dims, {}, (qkv, o, p, none)).numpy()()
-    np.testing.assert_allclose(p.reshape(2, 2, 3, 3)[1, 1], [[1, 0, 0], [1 / 2, 1 / 2, 0], [1 / 3] * 3], rtol=1e-6)
+    np.testing.assert_allclose(
+        p.reshape(2, 2, 3, 3)[1, 1], [[1, 0, 0], [0.5, 0.5, 0], [1 / 3, 1 / 3, 1 / 3]], rtol=1e-6
+    )
     np.testing.assert_allclose(o, 1, rtol=1e-6)
 
 
@@ -228,7 +230,7 @@ def test_parameters_of_another_shape_are_refused() -> None:
     decoder = ready("numpy")
     bound = binder(decoder)
     wrong = replace(bound, values={**bound.values, "blocks.0.mlp.w1": np.ones((6, 11), "float32")}, _offsets={})
-    with pytest.raises(ValueError, match="cannot reshape|linear forward, weight"):
+    with pytest.raises(ValueError, match="cannot reshape array of size 66"):
         wrong.program()
     double = replace(bound, values={**bound.values, "wte": np.ones((9, 6), "float64")}, _offsets={})
     with pytest.raises(ValueError, match="embedding forward, table: float64"):

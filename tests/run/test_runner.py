@@ -63,7 +63,12 @@ def test_a_watched_run_gives_the_same_bits(workers: int, backend: str) -> None:
     decoder.zero_gradients()
     decoder.losses[:] = 0
     seen: list[Instruction] = []
-    assert decoder.runner.run_watched(decoder.gradients_program, lambda each: seen.append(each) or True)
+
+    def watch(instruction: Instruction) -> bool:
+        seen.append(instruction)
+        return True
+
+    assert decoder.runner.run_watched(decoder.gradients_program, watch)
     assert bits(decoder) == expected
     assert tuple(seen) == decoder.gradients_program.instructions
 

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 
 import numpy as np
+import psutil
 import pytest
 
 from fastbp.base.errors import InputError
@@ -87,8 +88,8 @@ def test_the_decoder_refuses_too_many() -> None:
 def test_cores_are_physical_and_allowed_ones(
     allowed: set[int], physical: int | None, cores: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module.os, "sched_getaffinity", lambda pid: allowed, raising=False)
-    monkeypatch.setattr(module.psutil, "cpu_count", lambda logical: None if logical else physical)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: allowed, raising=False)
+    monkeypatch.setattr(psutil, "cpu_count", lambda logical: None if logical else physical)
     assert physical_cores() == cores
 
 

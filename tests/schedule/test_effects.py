@@ -11,6 +11,7 @@ from fastbp.schedule.effects import Effect, Effects, gradient, sliced_dims
 
 GRAPH = decoder_graph(DecoderConfig.preset("seed"), 3, workers=0)
 EFFECTS = Effects(GRAPH)
+PART = "d:blocks.0.mid+blocks.0.ln2"
 
 
 def test_the_gradient_of_x_is_dx() -> None:
@@ -29,7 +30,7 @@ def test_the_gradient_of_x_is_dx() -> None:
         (Backward("blocks.1.z"), ("d:final.x", "blocks.1.g"), ("d:blocks.1.g",)),
         (Backward("blocks.0.proj"), ("d:final.x", "blocks.0.o"), ("d:blocks.0.o",)),
         (Backward("blocks.0.x"), ("d:final.x",), ()),
-        (Reduce("d:final.x", "d:blocks.0.mid+blocks.0.ln2"), ("d:final.x", "d:blocks.0.mid+blocks.0.ln2"), ("d:final.x",)),
+        (Reduce("d:final.x", PART), ("d:final.x", PART), ("d:final.x",)),
         (Free("blocks.0.x"), (), ()),
     ],
 )  # fmt: skip
@@ -39,7 +40,7 @@ def test_reads_and_writes(action: Action, reads: tuple[str, ...], writes: tuple[
 
 def test_a_norm_writes_its_part_of_the_streams_gradient_beside_it() -> None:
     effect = EFFECTS.of(Backward("blocks.0.ln2"))
-    assert effect.writes == ("d:blocks.0.mid+blocks.0.ln2",)
+    assert effect.writes == (PART,)
     assert effect.reads == ("d:blocks.0.ln2", "blocks.0.mid", "blocks.0.ln2.mean", "blocks.0.ln2.rstd")
 
 
