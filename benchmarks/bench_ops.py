@@ -1,5 +1,5 @@
-"""Every op of a preset's update, forward and backward, in every backend on one core: milliseconds and GFLOP/s beside the FMA peak of
-the same run. NumPy's row is what the definition costs (its BLAS may use every core).
+"""Every op of a preset's update, forward and backward, in every backend on one core: milliseconds and GFLOP/s beside
+the FMA peak of the same run. NumPy's row is what the definition costs (its BLAS may use every core).
 
     python benchmarks/bench_ops.py [--preset small] [--backends numba,cython,numpy] [--repeats 9]
 """

@@ -1,5 +1,5 @@
-"""A whole training run beside a torch twin: same text, same batches, same weights to begin with, same settings. Prints both
-validation losses on the same windows, the time of all updates, and the ratio.
+"""A whole training run beside a torch twin: same text, same batches, same weights to begin with, same settings. Prints
+both validation losses on the same windows, the time of all updates, and the ratio.
 
     python benchmarks/bench_training.py [--steps 2000] [--preset small] [--batch 12]
 """
@@ -15,15 +15,15 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from peers.torch_decoder import TorchTrainer  # noqa: E402
+from peers.torch_decoder import TorchTrainer
 
-from fastbp.data import CharTokenizer, embedded_corpus, split  # noqa: E402
-from fastbp.graph.config import DecoderConfig  # noqa: E402
-from fastbp.run.decoder import Decoder  # noqa: E402
-from fastbp.run.workers import physical_cores  # noqa: E402
-from fastbp.train.learning_rate import LearningRate  # noqa: E402
-from fastbp.train.optimiser import AdamWSettings  # noqa: E402
-from fastbp.train.trainer import Trainer  # noqa: E402
+from fastbp.data import CharTokenizer, embedded_corpus, split
+from fastbp.graph.config import DecoderConfig
+from fastbp.run.decoder import Decoder
+from fastbp.run.workers import physical_cores
+from fastbp.train.learning_rate import LearningRate
+from fastbp.train.optimiser import AdamWSettings
+from fastbp.train.trainer import Trainer
 
 
 def torch_loss(peer: TorchTrainer, trainer: Trainer) -> float:
@@ -71,7 +71,10 @@ def main() -> None:
     print(f"{options.preset}, batch {options.batch}, {options.steps} updates, {physical_cores()} cores, taking turns")
     for name in losses:
         print(f"  {name:<8} {seconds[name]:7.1f} s   validation loss {losses[name]:.4f}")
-    print(f"  loss ratio {losses['fastbp'] / losses['torch']:.4f}, torch takes {seconds['torch'] / seconds['fastbp']:.2f}x the time")
+    print(
+        f"  loss ratio {losses['fastbp'] / losses['torch']:.4f},"
+        f" torch takes {seconds['torch'] / seconds['fastbp']:.2f}x the time"
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""One whole update (forward, backward, clipping, AdamW) of each preset, as a share of the FMA peak measured in the same run, with
-torch beside it where it is installed. Contenders take turns; medians, with the fastest and the slowest.
+"""One whole update (forward, backward, clipping, AdamW) of each preset, as a share of the FMA peak measured in the same
+run, with torch beside it where it is installed. Contenders take turns; medians, with the fastest and the slowest.
 
-    python benchmarks/bench_update.py [--presets seed,small,medium] [--backends numba,cython] [--torch eager,compile] [--seconds 5]
+    python benchmarks/bench_update.py [--presets seed,small,medium] [--backends numba,cython] [--torch eager,compile]
+    [--seconds 5]
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from timing import interleave  # noqa: E402
+from timing import interleave
 
-from fastbp.check.torch_available import torch_version  # noqa: E402
-from fastbp.commands.options import BATCH  # noqa: E402
-from fastbp.data import Split  # noqa: E402
-from fastbp.graph.config import DecoderConfig  # noqa: E402
-from fastbp.run.decoder import Decoder  # noqa: E402
-from fastbp.run.fma_peak import FmaPeak  # noqa: E402
-from fastbp.run.workers import physical_cores  # noqa: E402
-from fastbp.train.learning_rate import LearningRate  # noqa: E402
-from fastbp.train.trainer import Trainer  # noqa: E402
+from fastbp.check.torch_available import torch_version
+from fastbp.commands.options import BATCH
+from fastbp.data import Split
+from fastbp.graph.config import DecoderConfig
+from fastbp.run.decoder import Decoder
+from fastbp.run.fma_peak import FmaPeak
+from fastbp.run.workers import physical_cores
+from fastbp.train.learning_rate import LearningRate
+from fastbp.train.trainer import Trainer
 
 
 def random_data(config: DecoderConfig, batch: int) -> Split:
@@ -77,7 +78,10 @@ def bench(preset: str, options: argparse.Namespace) -> None:
     mine = times[next(iter(contenders))].median
     for name, each in times.items():
         share = first.flops_per_update / each.median / 1e9 / limit
-        print(f"  {name:<18} {each!s:<32} {share:6.1%} of peak   {each.median / mine:5.2f}x the first   {len(each.seconds)} runs")
+        print(
+            f"  {name:<18} {each!s:<32} {share:6.1%} of peak   {each.median / mine:5.2f}x the first"
+            f"   {len(each.seconds)} runs"
+        )
 
 
 def main() -> None:

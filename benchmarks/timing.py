@@ -1,4 +1,6 @@
-"""Fair timing on a shared machine: contenders take turns, forwards and backwards; the median counts, the range is shown."""
+"""Fair timing on a shared machine: contenders take turns, forwards and backwards; the median counts, the range is
+shown.
+"""
 
 from __future__ import annotations
 

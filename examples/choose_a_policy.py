@@ -1,6 +1,6 @@
 """Compare policies on one decoder: peak bytes, extra FLOPs, and that the gradients are the same bits.
 
-    python examples/choose_a_policy.py
+python examples/choose_a_policy.py
 """
 
 import numpy as np

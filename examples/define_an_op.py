@@ -1,6 +1,7 @@
-"""Define an op of your own, squared ReLU: its maths once, a NumPy definition, a Numba kernel, and a check of its gradient.
+"""Define an op of your own, squared ReLU: its maths once, a NumPy definition, a Numba kernel, and a check of its
+gradient.
 
-    python examples/define_an_op.py
+python examples/define_an_op.py
 """
 
 import numpy as np
@@ -31,7 +32,11 @@ def numba_forward(args, worker, workers):
 def numba_backward(args, worker, workers):
     start, stop = share(dim(args, 1), worker, workers, 16)
     size = stop - start
-    dy, x, dx = span(args, dim(args, 2), start, size), span(args, dim(args, 3), start, size), span(args, dim(args, 4), start, size)
+    dy, x, dx = (
+        span(args, dim(args, 2), start, size),
+        span(args, dim(args, 3), start, size),
+        span(args, dim(args, 4), start, size),
+    )
     for i in range(stop - start):
         dx[i] = dy[i] * 2 * max(x[i], 0)
 

@@ -1,6 +1,6 @@
 """Train a tiny decoder from Python, watch the loss fall, and sample from it.
 
-    python examples/train_tiny.py
+python examples/train_tiny.py
 """
 
 from fastbp import Decoder, DecoderConfig, Trainer

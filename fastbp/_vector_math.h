@@ -1,7 +1,7 @@
 /* exp, erf and square roots of a vector. In float32 exp and erf are polynomials; in float64 each lane asks the C library.
 
-   exp: Cody and Waite's range reduction and a minimax polynomial of degree 6; 2 units in the last place.
-   erf: Abramowitz and Stegun 7.1.26; 2e-7 absolute. The same coefficients as in fastbp/simd/math.py. */
+   exp: Cody and Waite's range reduction and a minimax polynomial of degree 6; about 1 unit in the last place.
+   erf: Abramowitz and Stegun 7.1.26; 6e-7 absolute. The same coefficients as in fastbp/simd/math.py. */
 
 #ifndef FASTBP_VECTOR_MATH_H
 #define FASTBP_VECTOR_MATH_H

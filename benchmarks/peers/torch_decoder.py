@@ -228,9 +228,7 @@ class TorchTrainer:
         return compiled
 
 
-def _adamw(
-    model: TorchDecoder, lr: float, betas: tuple[float, float], weight_decay: float
-) -> torch.optim.AdamW:
+def _adamw(model: TorchDecoder, lr: float, betas: tuple[float, float], weight_decay: float) -> torch.optim.AdamW:
     """Decay reaches the matrices only: not the biases and not LayerNorm."""
     matrices = [p for p in model.parameters() if p.ndim >= 2]
     vectors = [p for p in model.parameters() if p.ndim < 2]

@@ -58,15 +58,11 @@ def decoder_logits(config: DecoderLike, parameters: Mapping[str, Tensor], tokens
     for i in range(config.blocks):
         block = f"blocks.{i}."
         x = x + _attention(config, parameters, block, _norm(config, parameters, block + "ln1", x))
-        x = x + _feed_forward(
-            config, parameters, block, _norm(config, parameters, block + "ln2", x)
-        )
+        x = x + _feed_forward(config, parameters, block, _norm(config, parameters, block + "ln2", x))
     return _norm(config, parameters, "final.ln", x) @ wte.T
 
 
-def decoder_loss(
-    config: DecoderLike, parameters: Mapping[str, Tensor], tokens: Tensor, targets: Tensor
-) -> Tensor:
+def decoder_loss(config: DecoderLike, parameters: Mapping[str, Tensor], tokens: Tensor, targets: Tensor) -> Tensor:
     """Mean cross-entropy, in nats, of targets (B, T) after tokens (B, T): a scalar tensor."""
     logits = decoder_logits(config, parameters, tokens)
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="mean")
@@ -84,9 +80,7 @@ def gradients(
         leaves = {name: _leaf(array) for name, array in parameters.items()}
         loss = decoder_loss(config, leaves, _ids(tokens), _ids(targets))
         derived = torch.autograd.grad(loss, list(leaves.values()))
-        return loss.item(), {
-            name: dvalue.numpy() for name, dvalue in zip(leaves, derived, strict=True)
-        }
+        return loss.item(), {name: dvalue.numpy() for name, dvalue in zip(leaves, derived, strict=True)}
 
 
 def linear_gradients(x: Array, w: Array) -> tuple[Array, Array]:
@@ -120,16 +114,12 @@ def _norm(config: DecoderLike, parameters: Mapping[str, Tensor], name: str, x: T
     return F.layer_norm(x, (config.width,), weight, bias, config.eps)
 
 
-def _linear(
-    parameters: Mapping[str, Tensor], block: str, weight: str, bias: str | None, x: Tensor
-) -> Tensor:
+def _linear(parameters: Mapping[str, Tensor], block: str, weight: str, bias: str | None, x: Tensor) -> Tensor:
     y = x @ parameters[block + weight]
     return y if bias is None else y + parameters[block + bias]
 
 
-def _attention(
-    config: DecoderLike, parameters: Mapping[str, Tensor], block: str, x: Tensor
-) -> Tensor:
+def _attention(config: DecoderLike, parameters: Mapping[str, Tensor], block: str, x: Tensor) -> Tensor:
     """P = softmax(q kᵀ / √D) over the past and the present, head by head; (P v) W_o."""
     B, T, C = x.shape
     H, D = config.heads, C // config.heads
@@ -145,9 +135,7 @@ def _attention(
     return linear("o", heads.transpose(1, 2).reshape(B, T, C))
 
 
-def _feed_forward(
-    config: DecoderLike, parameters: Mapping[str, Tensor], block: str, x: Tensor
-) -> Tensor:
+def _feed_forward(config: DecoderLike, parameters: Mapping[str, Tensor], block: str, x: Tensor) -> Tensor:
     b1, b2 = ("mlp.b1", "mlp.b2") if config.feed_forward_bias else (None, None)
     hidden = _linear(parameters, block, "mlp.w1", b1, x)
     # torch's word for the exact GELU, with erf, is "none".

@@ -59,9 +59,7 @@ class Batches:
     Raises InputError for fewer than context + 1 tokens, sizes below 1 or an illegal seed.
     """
 
-    def __init__(
-        self, tokens: Ids, batch: int, context: int, seed: int, name: str = "the training part"
-    ) -> None:
+    def __init__(self, tokens: Ids, batch: int, context: int, seed: int, name: str = "the training part") -> None:
         self.batch = _require_positive("batch", batch)
         self.context = context
         self.seed = require_seed(seed)

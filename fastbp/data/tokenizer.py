@@ -73,9 +73,7 @@ class CharTokenizer(Tokenizer):
         if not self.characters:
             raise InputError("a char tokenizer needs at least one character; the text is empty")
         if sorted(set(self.characters)) != list(self.characters):
-            raise InputError(
-                "the characters of a char tokenizer are not in rising order, each once"
-            )
+            raise InputError("the characters of a char tokenizer are not in rising order, each once")
         surrogate = _first_surrogate(self.characters)
         if surrogate is not None:
             raise InputError(_no_id(surrogate, "is half a character; give valid Unicode text"))

@@ -37,10 +37,13 @@ class DecoderConfig:
                 raise InputError(f"{name} is {value}: give a whole number of at least 1")
         if self.width % self.heads:
             raise InputError(
-                f"width {self.width} is not divisible by {self.heads} heads: choose a width that is a multiple of the heads"
+                f"width {self.width} is not divisible by {self.heads} heads:"
+                " choose a width that is a multiple of the heads"
             )
         if self.positions not in POSITIONS:
-            raise InputError(f"positions '{self.positions}' are unknown{nearest(self.positions, POSITIONS)}: {_or(POSITIONS)}")
+            raise InputError(
+                f"positions '{self.positions}' are unknown{nearest(self.positions, POSITIONS)}: {_or(POSITIONS)}"
+            )
         if self.gelu not in GELUS:
             raise InputError(f"gelu '{self.gelu}' is unknown{nearest(self.gelu, GELUS)}: {_or(GELUS)}")
         if self.positions == "sinusoidal" and self.width % 2:
@@ -54,7 +57,9 @@ class DecoderConfig:
 
     @staticmethod
     def preset(name: str, vocab: int | None = None, **overrides: Any) -> DecoderConfig:
-        """A named preset; `vocab` is needed where the preset takes it from the data. Overrides that are None are ignored."""
+        """A named preset; `vocab` is needed where the preset takes it from the data. Overrides that are None are
+        ignored.
+        """
         if name not in PRESETS:
             raise InputError(f"preset '{name}' is unknown{nearest(name, PRESETS)}: {_or(tuple(PRESETS))}")
         config = PRESETS[name]
@@ -63,7 +68,9 @@ class DecoderConfig:
             changes["vocab"] = vocab
         unknown = sorted(set(changes) - {field.name for field in fields(DecoderConfig)})
         if unknown:
-            raise InputError(f"a decoder has no {unknown[0]}{nearest(unknown[0], [f.name for f in fields(DecoderConfig)])}")
+            raise InputError(
+                f"a decoder has no {unknown[0]}{nearest(unknown[0], [f.name for f in fields(DecoderConfig)])}"
+            )
         return replace(config, **changes)
 
     def to_json(self) -> dict[str, Any]:
@@ -75,7 +82,9 @@ class DecoderConfig:
         names = {field.name for field in fields(DecoderConfig)}
         wrong = sorted(names ^ set(values))
         if wrong:
-            raise InputError(f"a decoder's configuration has a missing or unknown field '{wrong[0]}' in {json.dumps(values)}")
+            raise InputError(
+                f"a decoder's configuration has a missing or unknown field '{wrong[0]}' in {json.dumps(values)}"
+            )
         return DecoderConfig(**values)
 
 

@@ -1,8 +1,8 @@
 """The decoder as a graph.
 
-    x0 = wte[token] + positions
-    x ← x + wo·attention(qkv(LN1 x));   x ← x + w2·gelu(w1·LN2 x)      in every block
-    losses = cross-entropy of LN_f(x)·wteᵀ
+x0 = wte[token] + positions
+x ← x + wo·attention(qkv(LN1 x));   x ← x + w2·gelu(w1·LN2 x)      in every block
+losses = cross-entropy of LN_f(x)·wteᵀ
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fastbp.base.dims import Dims
 from fastbp.graph.config import DecoderConfig
 from fastbp.graph.graph import Graph, Node
 from fastbp.graph.tensor import Tensor
@@ -74,10 +73,14 @@ class _Builder:
 
 
 def decoder_graph(config: DecoderConfig, batch: int, *, workers: int = 1, dtype: str = "float32") -> Graph:
-    """The training graph for `batch` sequences of the whole context. `workers` is W: 0 where kernels need no scratch."""
+    """The training graph for `batch` sequences of the whole context. `workers` is W: 0 where kernels need no
+    scratch.
+    """
     B, T, C = batch, config.context, config.width
     N = B * T
-    build = _Builder({"B": B, "T": T, "N": N, "C": C, "H": config.heads, "F": config.feed_forward, "V": config.vocab, "W": workers})
+    build = _Builder(
+        {"B": B, "T": T, "N": N, "C": C, "H": config.heads, "F": config.feed_forward, "V": config.vocab, "W": workers}
+    )
     for name in ("tokens", "targets"):
         build.tensors[name] = Tensor(name, (N,), "host", "int32")
     build.tensors["losses"] = Tensor("losses", (N,), "host")
@@ -91,7 +94,9 @@ def decoder_graph(config: DecoderConfig, batch: int, *, workers: int = 1, dtype:
     for i in range(config.blocks):
         _block(build, config, i)
     final = {"x": _stream(config, config.blocks), "weight": "final.ln.weight", "bias": "final.ln.bias"}
-    build.add("layernorm", "final.", {**final, "y": "ln", "mean": "mean", "rstd": "rstd"}, attributes={"eps": config.eps})
+    build.add(
+        "layernorm", "final.", {**final, "y": "ln", "mean": "mean", "rstd": "rstd"}, attributes={"eps": config.eps}
+    )
     head = {"x": "final.ln", "targets": "targets", "weight": "wte", "losses": "losses"}
     build.add("linear_cross_entropy", "", head)
     return Graph(build.tensors, tuple(build.nodes), ITEMSIZE[dtype])
@@ -109,7 +114,9 @@ def _block(build: _Builder, config: DecoderConfig, i: int) -> None:
 
     def norm(name: str, source: str) -> None:
         ports = {"x": source, "weight": f"{block}{name}.weight", "bias": f"{block}{name}.bias"}
-        build.add("layernorm", block, {**ports, "y": name, "mean": f"{name}.mean", "rstd": f"{name}.rstd"}, i, attributes=eps)
+        build.add(
+            "layernorm", block, {**ports, "y": name, "mean": f"{name}.mean", "rstd": f"{name}.rstd"}, i, attributes=eps
+        )
 
     def linear(source: str, target: str, part: str, letter: str, bias: bool, sizes: dict[str, int]) -> None:
         ports = {"x": block + source, "weight": f"{block}{part}.w{letter}", "y": target}

@@ -72,7 +72,9 @@ class Graph:
             for port, name in node.ports.items():
                 expected = prod(node.op.shape(port, node.dims))
                 if self.tensors[name].size != expected:
-                    raise ValueError(f"node {node.name}: {port} has {expected} elements, {name} {self.tensors[name].size}")
+                    raise ValueError(
+                        f"node {node.name}: {port} has {expected} elements, {name} {self.tensors[name].size}"
+                    )
             written.update(node.outputs)
 
     @cached_property

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from math import prod
 
 KINDS = ("parameter", "constant", "host", "activation")
-"""parameter: trained. constant: computed once. host: the caller reads or writes it (tokens, losses). activation: the rest."""
+"""parameter: trained. constant: computed once. host: the caller reads or writes it (tokens, losses). activation: the
+rest.
+"""
 
 
 @dataclass(frozen=True)

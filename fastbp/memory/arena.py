@@ -1,7 +1,7 @@
 """The arena: one block of memory in which every activation, gradient and scratch buffer has its place.
 
-It measures what a run touched: before the run every byte holds a pattern, and what differs afterwards was written. A guard
-behind the arena shows a kernel that writes past its end.
+It measures what a run touched: before the run every byte holds a pattern, and what differs afterwards was written. A
+guard behind the arena shows a kernel that writes past its end.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ class Arena:
         return bool((self._memory[offset : offset + size] != self._pattern).any())
 
     def last_touched(self) -> int:
-        """Bytes up to and with the last cache line that was written since `mark`; more than the size if the guard was hit."""
+        """Bytes up to and with the last cache line that was written since `mark`; more than the size if the guard
+        was hit.
+        """
         end = len(self._memory)
         while end > 0:
             start = max(0, end - _SEARCH_BYTES)
@@ -62,7 +64,9 @@ class Arena:
         return 0
 
     def high_water_bytes(self, places: Iterable[tuple[int, int]]) -> int:
-        """The end of the highest of `places` (offset, size) that was written to since `mark`, or of any stray write above."""
+        """The end of the highest of `places` (offset, size) that was written to since `mark`, or of any stray write
+        above.
+        """
         for offset, size in sorted(places, key=lambda place: -sum(place)):
             if self.touched(offset, size):
                 return max(offset + size, self.last_touched())

@@ -1,10 +1,10 @@
 """Lifetimes → an offset for every buffer in one arena.
 
 Buffers that are live at the same tick must not overlap. Each is placed at the lowest offset that is free for its whole
-lifetime, in several orders; the order that ends lowest wins. Where none reaches the lower bound (the most bytes live at any
-tick), the buffers that stick out above it move to the front and the placement is tried again, a fixed number of
-times. Everything is a function of the schedule alone.
-Source: Pisarchyk and Lee 2020 (greedy by size and by breadth); the repair is this file's own.
+lifetime, in several orders; the order that ends lowest wins. Where none reaches the lower bound (the most bytes live at
+any tick), the buffers that stick out above it move to the front and the placement is tried again, a fixed number of
+times. Everything is a function of the schedule alone. Source: Pisarchyk and Lee 2020 (greedy by size and by breadth);
+the repair is this file's own.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ def lay_out(simulation: Simulation) -> Layout:
 
 
 def _orders(born: np.ndarray, dies: np.ndarray, sizes: np.ndarray) -> Sequence[np.ndarray]:
-    """Orders of placement: the longest-lived first, the largest first, the most byte-ticks first, the first born first."""
+    """Orders of placement: the longest-lived first, the largest first, the most byte-ticks first, the first born
+    first.
+    """
     length = dies - born
     return (
         np.lexsort((born, -sizes, -length)),

@@ -4,10 +4,10 @@
     m ← β1 m + (1 − β1) g;   v ← β2 v + (1 − β2) g²
     p ← p − lr·decay·p − lr (m/(1 − β1^t)) / (√(v/(1 − β2^t)) + eps);   g ← 0
 
-Parameters lie in one flat buffer, the K elements that decay (tensors of two or more dimensions) first. The scalars come in
-`hyper` = (lr, β1, β2, eps, decay, 1 − β1^t, 1 − β2^t, clip). Where the norm is not finite nothing is changed, so that the
-culprit can be found: the trap is a single NaN that spreads over every weight.
-Source: Loshchilov and Hutter 2019, algorithm 2.
+Parameters lie in one flat buffer, the K elements that decay (tensors of two or more dimensions) first. The scalars come
+in `hyper` = (lr, β1, β2, eps, decay, 1 − β1^t, 1 − β2^t, clip). Where the norm is not finite nothing is changed, so
+that the culprit can be found: the trap is a single NaN that spreads over every weight. Source: Loshchilov and Hutter
+2019, algorithm 2.
 """
 
 from __future__ import annotations

@@ -3,11 +3,10 @@
     forward   S = Q·Kᵀ;  P = softmax(S/√D) causal;  O = P·V                         a head of one sequence at a time
     backward  dV = Pᵀ·dO;  dP = dO·Vᵀ;  dS = P ∘ (dP − Σ dP·P)/√D;  dQ = dS·K;  dK = dSᵀ·Q
 
-qkv holds a row's queries, keys and values side by side (3C), head h in columns h·D … (h+1)·D of each.
-Saved: p (B, H, T, T), 4HT bytes a token; backward also reads q, k, v. Rows go in bands of R, and a band's products stop
-at its last row, so about half of the square is skipped. Workers share the heads of the sequences. dK and dV grow band by
-band in the order of the queries, one chain an element.
-Source: Vaswani et al. 2017, §3.2.
+qkv holds a row's queries, keys and values side by side (3C), head h in columns h·D … (h+1)·D of each. Saved: p (B, H,
+T, T), 4HT bytes a token; backward also reads q, k, v. Rows go in bands of R, and a band's products stop at its last
+row, so about half of the square is skipped. Workers share the heads of the sequences. dK and dV grow band by band in
+the order of the queries, one chain an element. Source: Vaswani et al. 2017, §3.2.
 """
 
 from __future__ import annotations

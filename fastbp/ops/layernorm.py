@@ -93,7 +93,9 @@ def numba_backward(args, worker, workers):
     start, stop = share(N, worker, workers, 1)
     for n in range(start, stop):
         row = n * C
-        _backward_row(args, span(args, dy, row, C), span(args, x, row, C), w, means[n], rstds[n], span(args, dx, row, C), C)
+        _backward_row(
+            args, span(args, dy, row, C), span(args, x, row, C), w, means[n], rstds[n], span(args, dx, row, C), C
+        )
     left, right = share(C, worker, workers, 64 // itemsize(args))
     width = right - left
     dw, db = span(args, dweight, left, width), span(args, dbias, left, width)

@@ -3,9 +3,9 @@
     forward   z = x·weightᵀ;  losses[n] = log Σ_v exp z[n, v] − z[n, target[n]]
     backward  dz = (softmax(z) − onehot(target)) · dlosses[n];  dx = dz·weight;  dweight += dzᵀ·x
 
-Nothing is saved: backward brings the logits back in scratch and yields the losses on its way, so a training schedule has
-no forward of this op at all and pays for the logits once. dlosses carries each row's share of the mean.
-The weight is the token table (V, C): its gradient comes here and again at the lookup.
+Nothing is saved: backward brings the logits back in scratch and yields the losses on its way, so a training schedule
+has no forward of this op at all and pays for the logits once. dlosses carries each row's share of the mean. The weight
+is the token table (V, C): its gradient comes here and again at the lookup.
 """
 
 from __future__ import annotations

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from fastbp.ops import adamw, attention, embedding, gelu, layernorm, linear, linear_cross_entropy, qkv, residual, softmax
+from fastbp.ops import (
+    adamw,
+    attention,
+    embedding,
+    gelu,
+    layernorm,
+    linear,
+    linear_cross_entropy,
+    qkv,
+    residual,
+    softmax,
+)
 from fastbp.ops.op import Op
 
 OPS: dict[str, Op] = {
@@ -14,7 +25,9 @@ OPS: dict[str, Op] = {
 
 
 def register(op: Op) -> Op:
-    """Adds an op of your own, so that graphs and backends find it by name. Raises ValueError where the name is taken."""
+    """Adds an op of your own, so that graphs and backends find it by name. Raises ValueError where the name is
+    taken.
+    """
     if OPS.setdefault(op.name, op) is not op:
         raise ValueError(f"there is an op {op.name} already: choose another name")
     return op

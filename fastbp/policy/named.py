@@ -1,14 +1,15 @@
 """The named policies: which activations each of them keeps.
 
     save_all            everything that backward reads
-    full                every block's input (Megatron: full recomputation; JAX: nothing saveable inside a block)
+    full                every block's input (Megatron: full recomputation)
     every(k)            the input of every k-th block: segments of k blocks
     sqrt                every(⌈√L⌉) (Chen et al. 2016)
-    selective(...)      all but the outputs of the named parts: layernorm, gelu, core_attn, mlp (Korthikanti et al. 2022)
+    selective(...)      all but the outputs of the named parts: layernorm, gelu, core_attn, mlp
+                        (Korthikanti et al. 2022)
     save_only(...)      the named tensors alone ("qkv" in every block, "blocks.3.qkv" in one)
 
-The final norm's tensors are always kept, since backward begins there, and the last block is not recomputed where that would
-not lower the peak.
+The final norm's tensors are always kept, since backward begins there, and the last block is not recomputed where that
+would not lower the peak.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ def _full(graph: Graph, words: tuple[str, ...]) -> set[str]:
 
 def _every(graph: Graph, words: tuple[str, ...]) -> set[str]:
     if len(words) != 1 or not re.fullmatch("[0-9]{1,9}", words[0]) or int(words[0]) < 1:
-        raise InputError(f"policy every({', '.join(words)}): give one whole number of blocks of at least 1, as in every(2)")
+        raise InputError(
+            f"policy every({', '.join(words)}): give one whole number of blocks of at least 1, as in every(2)"
+        )
     return _inputs(graph, int(words[0]))
 
 
@@ -74,7 +77,9 @@ def _selective(graph: Graph, words: tuple[str, ...]) -> set[str]:
         raise InputError(f"policy selective() names no part: give some of {', '.join(SELECTIVE)}")
     for word in words:
         if word not in SELECTIVE:
-            raise InputError(f"selective({word}): there is no such part{nearest(word, SELECTIVE)}: choose {', '.join(SELECTIVE)}")
+            raise InputError(
+                f"selective({word}): there is no such part{nearest(word, SELECTIVE)}: choose {', '.join(SELECTIVE)}"
+            )
     dropped = {name for word in words for name in SELECTIVE[word]}
     return {name for name in graph.read_by_backward if short_name(name) not in dropped}
 
@@ -84,7 +89,9 @@ def _save_only(graph: Graph, words: tuple[str, ...]) -> set[str]:
     for word in words:
         if word not in known:
             short = sorted({short_name(name) for name in graph.read_by_backward if _block(name) is not None})
-            raise InputError(f"save_only({word}): backward reads no such tensor{nearest(word, known)}: choose {', '.join(short)}")
+            raise InputError(
+                f"save_only({word}): backward reads no such tensor{nearest(word, known)}: choose {', '.join(short)}"
+            )
     return {name for name in graph.read_by_backward if name in words or short_name(name) in words}
 
 

@@ -1,6 +1,7 @@
 """Schedule + layout + backend → program: every action becomes kernel calls with addresses.
 
-All checks happen here, once: that every array has the size and alignment that its op declares. Nothing is checked again.
+All checks happen here, once: that every array has the size and alignment that its op declares. Nothing is checked
+again.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ class Binder:
             else:
                 arrays.append(self._tensor(effects, tick, action, node, role, port))
         kinds = [self._writes(node.op, direction, role, port) for role, port in arguments]
-        outputs = tuple((name, array) for (name, array), writes in zip(arrays, kinds, strict=True) if writes and array is not None)
+        outputs = tuple(
+            (name, array) for (name, array), writes in zip(arrays, kinds, strict=True) if writes and array is not None
+        )
         call = Call(node.op, direction, dims, node.attributes, tuple(array for _, array in arrays))
         return call_instructions(tick, node.name, call, outputs, self.backend, self.dtype, self.progress)
 
@@ -157,7 +160,9 @@ class Call:
     arrays: tuple[np.ndarray | None, ...]
 
     def check(self, dtype: str) -> None:
-        """Raises ValueError unless every array has the size that the op declares, is contiguous and of the right dtype."""
+        """Raises ValueError unless every array has the size that the op declares, is contiguous and of the right
+        dtype.
+        """
         backward = self.direction == "backward"
         arguments = self.op.backward_arguments() if backward else self.op.forward_arguments()
         if len(arguments) != len(self.arrays):
@@ -193,7 +198,9 @@ class Call:
         for (role, port), array in zip(arguments, self.arrays, strict=True):
             if role == "scratch" and (array is None or not array.size):
                 continue
-            shaped.append(array if array is None or role == "scratch" else array.reshape(self.op.shape(port, self.dims)))
+            shaped.append(
+                array if array is None or role == "scratch" else array.reshape(self.op.shape(port, self.dims))
+            )
         return partial(kernel, known, *shaped)
 
 

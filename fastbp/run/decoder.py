@@ -1,9 +1,9 @@
 """A decoder that is ready to run: its parameters, its plan and the programs for gradients and evaluation.
 
-    decoder = Decoder(DecoderConfig.preset("small"), batch=12, policy="full")
-    decoder.tokens[:], decoder.targets[:] = …
-    decoder.forward_backward()
-    decoder.loss, decoder.gradients["wte"]
+decoder = Decoder(DecoderConfig.preset("small"), batch=12, policy="full")
+decoder.tokens[:], decoder.targets[:] = …
+decoder.forward_backward()
+decoder.loss, decoder.gradients["wte"]
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ INIT_SPREAD = 0.02
 class Decoder:
     """Parameters, gradients and bound programs of one decoder at one batch size.
 
-    `tokens`, `targets` (B, T) int32 and `row_weights` (B, T) are read by a run, `losses` (B, T) written. A row's weight is its
-    share of the loss: 1/N for the mean. Gradients accumulate until `zero_gradients` or an optimiser clears them.
+    `tokens`, `targets` (B, T) int32 and `row_weights` (B, T) are read by a run, `losses` (B, T) written. A row's weight
+    is its share of the loss: 1/N for the mean. Gradients accumulate until `zero_gradients` or an optimiser clears them.
     """
 
     def __init__(
@@ -94,7 +94,10 @@ class Decoder:
         shapes = FlatShapes(parameter_shapes(self.config))
         self.parameters, self.gradients = Flat(shapes, self.dtype), Flat(shapes, self.dtype)
         self.tokens, self.targets = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
-        self.losses, self.row_weights = np.zeros(shape, self.dtype), np.full(shape, 1 / (shape[0] * shape[1]), self.dtype)
+        self.losses, self.row_weights = (
+            np.zeros(shape, self.dtype),
+            np.full(shape, 1 / (shape[0] * shape[1]), self.dtype),
+        )
         self._constants: dict[str, np.ndarray] = {}
         if self.config.positions == "sinusoidal":
             table = sinusoidal_positions(self.config.context, self.config.width)
@@ -155,11 +158,15 @@ class Decoder:
 
     def peak_bytes_measured(self) -> int:
         """The end of the highest buffer that was written to since `mark_arena`."""
-        places = ((offset, buffer.nbytes) for buffer, offset in zip(self.layout.buffers, self.layout.offsets, strict=True))
+        places = (
+            (offset, buffer.nbytes) for buffer, offset in zip(self.layout.buffers, self.layout.offsets, strict=True)
+        )
         return self.arena.high_water_bytes(places)
 
     def measure_peak_bytes(self) -> int:
-        """Runs forward and backward once over a marked arena, clears the gradients and returns `peak_bytes_measured`."""
+        """Runs forward and backward once over a marked arena, clears the gradients and returns
+        `peak_bytes_measured`.
+        """
         self.mark_arena()
         self.forward_backward()
         self.zero_gradients()

@@ -28,7 +28,9 @@ class Runner:
                 instruction.call()
 
     def run_watched(self, program: Program, watch: Callable[[Instruction], bool]) -> bool:
-        """Runs a program one instruction at a time in this thread; stops early and returns False where `watch` says so."""
+        """Runs a program one instruction at a time in this thread; stops early and returns False where `watch` says
+        so.
+        """
         instructions = program.compiled
         for i, instruction in enumerate(program.instructions):
             if instructions is not None:

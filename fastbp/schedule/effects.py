@@ -77,7 +77,9 @@ class Effects:
         return before
 
     def contribution(self, node: Node, tensor: str) -> str:
-        """Where a node's backward writes its part of a tensor's gradient: the gradient itself, or a part to be added."""
+        """Where a node's backward writes its part of a tensor's gradient: the gradient itself, or a part to be
+        added.
+        """
         name = gradient(tensor)
         return name if self._first_writer[tensor] == node.name else f"{name}+{node.name}"
 

@@ -1,9 +1,9 @@
 """Schedule → bytes at every tick and extra FLOPs. The only memory model there is.
 
-A tick is the index of an action. A buffer is live in [born, dies): from the first action that writes it to the one that frees
-it. Scratch lives for its action alone. Every buffer is counted at its size rounded up to 64 bytes, a cache line, which
-is how the arena places it. A schedule that reads what is not there, frees twice, walks rows twice or leaves something
-behind is refused.
+A tick is the index of an action. A buffer is live in [born, dies): from the first action that writes it to the one that
+frees it. Scratch lives for its action alone. Every buffer is counted at its size rounded up to 64 bytes, a cache line,
+which is how the arena places it. A schedule that reads what is not there, frees twice, walks rows twice or leaves
+something behind is refused.
 """
 
 from __future__ import annotations
@@ -203,7 +203,9 @@ def _run(machine: _Machine, effects: Effects, action: Action) -> int:
 
 
 def _check_parts(machine: _Machine, effects: Effects, action: Action) -> None:
-    """A gradient that shares the stream's buffer must be read after all of its own parts and before the next one is added."""
+    """A gradient that shares the stream's buffer must be read after all of its own parts and before the next one is
+    added.
+    """
     if isinstance(action, Reduce):
         machine.parts[action.into] += 1
     elif isinstance(action, Backward):

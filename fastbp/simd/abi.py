@@ -1,7 +1,7 @@
 """How a Numba kernel reads its arguments.
 
-A kernel is compiled as `void kernel(const int64_t *args, int64_t worker, int64_t workers)`. To Numba the first argument is
-a pointer to float32 or float64: C does not see the difference, and so one source serves both dtypes and the type of
+A kernel is compiled as `void kernel(const int64_t *args, int64_t worker, int64_t workers)`. To Numba the first argument
+is a pointer to float32 or float64: C does not see the difference, and so one source serves both dtypes and the type of
 `args` tells every helper which one is meant.
 """
 

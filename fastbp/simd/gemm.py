@@ -247,7 +247,7 @@ def shared_gemm(args, worker, workers, M, N, K, a, a_row, a_col, b, b_row, b_col
     """A worker's share of `gemm`: columns where there are enough for everyone, else rows."""
     size = itemsize(args)
     unit = vector_bytes // size
-    if N >= 2 * unit * workers:
+    if 2 * unit * workers <= N:
         j0, j1 = share(N, worker, workers, unit)
         at = init + j0 * size if init else 0
         gemm(

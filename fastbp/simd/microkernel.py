@@ -76,10 +76,11 @@ def _initial(builder: Any, tile: tuple[int, int], init: Any, init_row: Any, vect
 
 @cache
 def microkernel(rows: int, vectors: int, itemsize: int) -> Any:
-    """An intrinsic (depth, a, a_row, a_col, panel, c, c_row, init, init_row) for one tile; strides and addresses in bytes.
+    """An intrinsic (depth, a, a_row, a_col, panel, c, c_row, init, init_row) for one tile; strides and addresses in
+    bytes.
 
-    `panel` holds `depth` rows of `vectors` vectors. `init` is 0 or the address of the tile's first values, `init_row` bytes
-    from row to row (0 for a bias, which all rows share).
+    `panel` holds `depth` rows of `vectors` vectors. `init` is 0 or the address of the tile's first values, `init_row`
+    bytes from row to row (0 for a bias, which all rows share).
     """
     length = vector_length(itemsize)
     scalar = _scalar(itemsize)
@@ -136,7 +137,9 @@ def microkernel(rows: int, vectors: int, itemsize: int) -> Any:
 
 @cache
 def copy_rows(vectors: int, itemsize: int) -> Any:
-    """An intrinsic (depth, source, source_row, panel): packs full rows of `vectors` vectors, `source_row` bytes apart."""
+    """An intrinsic (depth, source, source_row, panel): packs full rows of `vectors` vectors, `source_row` bytes
+    apart.
+    """
     length = vector_length(itemsize)
     vector = ir.VectorType(_scalar(itemsize), length)
 
@@ -186,7 +189,9 @@ def transpose_square(itemsize: int) -> Any:
             lanes = ir.VectorType(I32, length)
             zero = ir.Constant(I64, 0)
             rows = [
-                _load(builder, builder.add(source, builder.mul(source_row, ir.Constant(I64, i))), zero, vector, itemsize)
+                _load(
+                    builder, builder.add(source, builder.mul(source_row, ir.Constant(I64, i))), zero, vector, itemsize
+                )
                 for i in range(length)
             ]
             distance = length // 2

@@ -54,7 +54,9 @@ class TrainingLoop:
     outcome: Outcome = field(default_factory=Outcome)
 
     def run(self) -> Outcome:
-        """Trains to the end and saves. Saves before Stopped leaves it; NonFinite leaves the last good snapshot alone."""
+        """Trains to the end and saves. Saves before Stopped leaves it; NonFinite leaves the last good snapshot
+        alone.
+        """
         try:
             try:
                 self._train()

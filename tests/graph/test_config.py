@@ -11,7 +11,7 @@ import pytest
 from fastbp.base.errors import InputError
 from fastbp.graph.config import PRESETS, DecoderConfig
 
-GOOD = {"blocks": 2, "width": 12, "heads": 3, "feed_forward": 7, "context": 5, "vocab": 11}
+GOOD: dict[str, Any] = {"blocks": 2, "width": 12, "heads": 3, "feed_forward": 7, "context": 5, "vocab": 11}
 
 
 def test_the_presets_are_the_ones_that_were_promised() -> None:

@@ -231,7 +231,9 @@ def take(word: str, new: str, old: str, without_free: bool = True) -> Edit:
 
     def edit(actions: list[Action]) -> list[Action]:
         i = at(actions, word)
-        actions[i] = replace(actions[i], takes=((new, old),))  # type: ignore[call-arg]
+        action = actions[i]
+        assert isinstance(action, Forward | Backward)
+        actions[i] = replace(action, takes=((new, old),))
         if without_free:
             del actions[at(actions, f"- {old}", i)]
         return actions

@@ -1,4 +1,6 @@
-"""The loop: the same bits wherever a run stops, whatever is evaluated and saved between; what is left behind an error."""
+"""The loop: the same bits wherever a run stops, whatever is evaluated and saved between; what is left behind an
+error.
+"""
 
 from __future__ import annotations
 
