@@ -33,9 +33,8 @@ def cache_root() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fastbp"
 
 
-@cache
 def source_hash() -> str:
-    """A hash of every Python file of the package and of Numba's version."""
+    """A hash of every source file that a kernel is compiled from and of Numba's version."""
     digest = hashlib.sha256(numba.__version__.encode())
     package = Path(__file__).parent.parent
     for path in sorted([*package.glob("ops/*.py"), *package.glob("simd/*.py")]):
@@ -43,10 +42,14 @@ def source_hash() -> str:
     return digest.hexdigest()[:16]
 
 
+# Taken at import: kernels from the source as it was then must not go by the hash of a later edit.
+SOURCE_HASH = source_hash()
+
+
 @cache
 def cache_folder() -> Path | None:
     """The folder for this version's kernels, or None where it cannot be written."""
-    folder = cache_root() / f"kernels-{source_hash()}"
+    folder = cache_root() / f"kernels-{SOURCE_HASH}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".probe-{os.getpid()}"

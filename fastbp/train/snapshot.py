@@ -1,63 +1,60 @@
 """Snapshots: all that it takes to sample from a run or to go on with it, as a folder on disk.
 
-    RUN/snapshot-00000200/tensors.safetensors     parameters/wte, …, first_moments/wte, …, second_moments/wte, …
-                          snapshot.json           configuration, tokenizer, update, settings, metrics, the tensors' hash
+    RUN/snapshot-00000200/tensors.safetensors     parameters and moments, see tensor_file.py
+                          snapshot.json           configuration, tokenizer, update, settings, metrics, see manifest.py
 
 Saving: everything goes into RUN/.snapshot-00000200.new.tmp, the manifest last; files and folder are fsynced; then the
 folder gets its name, so a name stands for a whole snapshot whenever the process is killed. An older snapshot of the
 same update steps aside as .snapshot-00000200.old.tmp until the new one has its name, and counts as long as it has not.
 
-Loading: the configuration fixes every name, shape and offset, so the header of the tensors' file is computed and
-compared with what is there; nothing in the file decides how much is allocated or where it is read. There is a hash over
-each file, no pickle, and no memory map (a file that shrinks under its map kills the process). The tensors are written
-and read here, and not by the safetensors library, to hash them in the same pass and to get the system's own errors; any
-reader of safetensors opens them.
+Loading: there is a hash over each file, and nothing in a file decides how much is allocated or which code runs.
 One run at a time may write to a folder.
 """
 
 from __future__ import annotations
 
 import errno
-import hashlib
-import json
-import math
 import os
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from fastbp.base.errors import FastbpError, InputError, NonFinite
+from fastbp.base.errors import FastbpError, InputError
 from fastbp.base.units import format_bytes
-from fastbp.data.tokenizer import Tokenizer, tokenizer_from_json
-from fastbp.graph.config import PRESETS, DecoderConfig
-from fastbp.graph.decoder import ITEMSIZE, parameter_shapes
+from fastbp.data.tokenizer import Tokenizer
+from fastbp.graph.config import DecoderConfig
+from fastbp.graph.decoder import parameter_shapes
+from fastbp.train.manifest import MANIFEST, TENSORS, Manifest, read_manifest
+from fastbp.train.tensor_file import (
+    GROUPS,
+    Tensors,
+    fitting_tensors,
+    largest_bytes,
+    read_tensors,
+    require_hash,
+    write_tensors,
+)
 
-Array = NDArray[Any]
-Tensors = Mapping[str, Array]
-Layout = dict[str, tuple[int, ...]]
-"""Every tensor of a file with its shape, in the order of the file."""
+__all__ = [
+    "MANIFEST",
+    "TENSORS",
+    "Snapshot",
+    "list_snapshots",
+    "load_snapshot",
+    "require_same_shape",
+    "require_same_tokenizer",
+    "rotate",
+    "save_snapshot",
+]
 
-FORMAT, VERSION = "fastbp snapshot", 1
-MANIFEST, TENSORS = "snapshot.json", "tensors.safetensors"
-GROUPS = ("parameters", "first_moments", "second_moments")
-LARGEST_MANIFEST_BYTES = 1 << 26
-"""A tokenizer of all of Unicode takes 13 MB; whatever is longer is no manifest."""
 SPARE_BYTES = 1 << 16
 """Beyond the files' own sizes: folders and the file system's records."""
 
-_CODES = {"float32": "F32", "float64": "F64"}
-_FIELDS: dict[str, type] = {
-    "format": str, "version": int, "update": int, "config": dict, "tokenizer": dict, "tokenizer_fingerprint": str,
-    "dtype": str, "moments": bool, "tensors": dict, "settings": dict, "metrics": dict, "sha256": str,
-}  # fmt: skip
 _NUMBER = "([0-9]{8}|[1-9][0-9]{8,})"
 _SNAPSHOT = re.compile(f"snapshot-{_NUMBER}")
 _ASIDE = re.compile(rf"\.snapshot-{_NUMBER}\.old\.tmp")
@@ -98,7 +95,14 @@ def save_snapshot(folder: Path, snapshot: Snapshot) -> Path:
     Raises NonFinite for a tensor with NaN or infinity and InputError for tensors that do not fit the configuration, a
     full disk or any other error of the system. Nothing is left behind then, and earlier snapshots stay as they were.
     """
-    tensors = _tensors_of(snapshot)
+    moments = snapshot.first_moments is not None
+    groups = {group: getattr(snapshot, group) or {} for group in GROUPS}
+    arrays = {f"{group}/{name}": array for group, named in groups.items() for name, array in named.items()}
+    tensors = fitting_tensors(arrays, snapshot.config, moments)
+    dtype = tensors["parameters/wte"].dtype.name
+    run = {name: getattr(snapshot, name) for name in ("config", "tokenizer", "update", "settings", "metrics")}
+    largest = largest_bytes(snapshot.config, moments, dtype)
+    manifest = Manifest(**run, dtype=dtype, moments=moments, size_bytes=largest, sha256="0" * 64)
     target = folder / f"snapshot-{snapshot.update:08d}"
     temporary = folder / f".{target.name}.new.tmp"
     try:
@@ -106,10 +110,10 @@ def save_snapshot(folder: Path, snapshot: Snapshot) -> Path:
             folder.mkdir(parents=True)
             _sync(folder.parent)
         _tidy(folder)
-        _require_space(folder, _size_bytes(tensors) + len(_manifest(snapshot, tensors, "0" * 64)) + SPARE_BYTES)
+        _require_space(folder, largest + len(manifest.to_bytes()) + SPARE_BYTES)
         temporary.mkdir()
-        sha256 = _write_tensors(temporary / TENSORS, tensors)
-        _write_file(temporary / MANIFEST, _manifest(snapshot, tensors, sha256))
+        size_bytes, sha256 = write_tensors(temporary / TENSORS, tensors)
+        _write_file(temporary / MANIFEST, replace(manifest, size_bytes=size_bytes, sha256=sha256).to_bytes())
         _sync(temporary)
         if os.path.lexists(target):
             os.rename(target, folder / f".{target.name}.old.tmp")
@@ -151,33 +155,6 @@ def rotate(folder: Path, keep_last: int, just_written: Path) -> None:
             raise InputError(f"old snapshot {path} cannot be deleted: {_reason(error)}") from error
 
 
-def _tensors_of(snapshot: Snapshot) -> dict[str, Array]:
-    """Every tensor by its name in the file, checked, contiguous, little-endian."""
-    groups = {group: getattr(snapshot, group) or {} for group in GROUPS}
-    layout = _layout(snapshot.config, moments=snapshot.first_moments is not None)
-    arrays = {f"{group}/{name}": array for group, tensors in groups.items() for name, array in tensors.items()}
-    wrong = sorted(arrays.keys() ^ layout.keys())
-    if wrong:
-        raise InputError(f"tensor {wrong[0]} is {'unknown' if wrong[0] in arrays else 'missing'} here")
-    dtype = arrays["parameters/wte"].dtype
-    for name, shape in layout.items():
-        array = arrays[name]
-        if array.shape != shape or array.dtype != dtype or dtype.name not in ITEMSIZE:
-            raise InputError(
-                f"tensor {name} is {array.dtype} {array.shape}; a snapshot takes one of "
-                f"{', '.join(ITEMSIZE)} for all tensors, and here {shape}"
-            )
-        _require_finite(name, array)
-    return {name: np.ascontiguousarray(arrays[name], dtype=dtype.newbyteorder("<")) for name in layout}
-
-
-def _require_finite(name: str, array: Array) -> None:
-    finite = np.isfinite(array)
-    if not finite.all():
-        first = tuple(int(i) for i in np.argwhere(~finite)[0])
-        raise NonFinite(f"tensor {name} is {array[first]} at {first}, one of {int((~finite).sum())} values not finite")
-
-
 def _require_space(folder: Path, needed_bytes: int) -> None:
     usage = shutil.disk_usage(folder)
     # Some network file systems report nothing at all; there the write itself has to tell.
@@ -187,51 +164,6 @@ def _require_space(folder: Path, needed_bytes: int) -> None:
             f"the disk has {format_bytes(usage.free)} ({usage.free} bytes) available,"
             f" {format_bytes(needed_bytes)} ({needed_bytes} bytes) are needed",
         )
-
-
-def _manifest(snapshot: Snapshot, tensors: Tensors, sha256: str) -> bytes:
-    content = {
-        "format": FORMAT,
-        "version": VERSION,
-        "update": snapshot.update,
-        "config": snapshot.config.to_json(),
-        "tokenizer": snapshot.tokenizer.to_json(),
-        "tokenizer_fingerprint": snapshot.tokenizer.fingerprint(),
-        "dtype": tensors["parameters/wte"].dtype.name,
-        "moments": snapshot.first_moments is not None,
-        "tensors": {"file": TENSORS, "bytes": _size_bytes(tensors), "sha256": sha256},
-        "settings": snapshot.settings,
-        "metrics": _measured(snapshot.metrics),
-    }
-    try:
-        # Read back, since a dictionary can have keys that are different in Python and equal in JSON.
-        content = _parse(json.dumps(content, allow_nan=False).encode(), MANIFEST)
-    except (TypeError, ValueError, RecursionError, InputError) as error:
-        raise InputError(f"settings and metrics cannot be saved as JSON: {error}") from error
-    return json.dumps(content | {"sha256": _hash(content)}, indent=1).encode() + b"\n"
-
-
-def _measured(value: Any) -> Any:
-    """`value` with None for every float that JSON cannot write."""
-    if isinstance(value, dict):
-        return {key: _measured(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_measured(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _write_tensors(path: Path, tensors: Tensors) -> str:
-    """Write the safetensors file and return its SHA-256."""
-    header = _header({name: array.shape for name, array in tensors.items()}, tensors["parameters/wte"].dtype.name)
-    digest = hashlib.sha256(header)
-    with path.open("xb") as file:
-        file.write(header)
-        for array in tensors.values():
-            file.write(array.data)
-            digest.update(array.data)
-        file.flush()
-        os.fsync(file.fileno())
-    return digest.hexdigest()
 
 
 def _write_file(path: Path, data: bytes) -> None:
@@ -263,11 +195,7 @@ def _tidy(folder: Path) -> None:
 
 def _verify(path: Path) -> None:
     try:
-        manifest = _read_manifest(path / MANIFEST)
-        with (path / TENSORS).open("rb") as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        if sha256 != manifest["tensors"]["sha256"]:
-            raise InputError(f"{TENSORS} does not have the hash that was written")
+        require_hash(path / TENSORS, read_manifest(path / MANIFEST).sha256)
     except Exception as error:
         raise InputError(f"snapshot {path} does not read back: {_reason(error)}; no older one was deleted") from error
 
@@ -353,153 +281,9 @@ def _reason(error: Exception) -> str:
 
 
 def _read(path: Path) -> Snapshot:
-    manifest = _read_manifest(path / MANIFEST)
-    config = _read_config(manifest["config"])
-    tokenizer = tokenizer_from_json(manifest["tokenizer"])
-    if tokenizer.fingerprint() != manifest["tokenizer_fingerprint"]:
-        raise InputError("its tokenizer is not the one that it was trained with: their fingerprints differ")
-    tensors = _read_tensors(path / TENSORS, config, manifest)
-    groups = {
-        group: {name: tensors[f"{group}/{name}"] for name in parameter_shapes(config)}
-        for group in (GROUPS if manifest["moments"] else GROUPS[:1])
-    }
-    return Snapshot(config, tokenizer, manifest["update"], manifest["settings"], manifest["metrics"], **groups)
-
-
-def _read_manifest(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        data = file.read(LARGEST_MANIFEST_BYTES + 1)
-    if len(data) > LARGEST_MANIFEST_BYTES:
-        raise InputError(f"{MANIFEST} is over {format_bytes(LARGEST_MANIFEST_BYTES)}")
-    manifest = _parse(data, MANIFEST)
-    if manifest.get("format") != FORMAT:
-        raise InputError(f"{MANIFEST} is not that of a {FORMAT}")
-    if manifest.get("version") != VERSION:
-        raise InputError(f"it has format version {manifest.get('version')!r:.40}, this fastbp reads {VERSION}")
-    wrong = sorted(manifest.keys() ^ _FIELDS.keys()) or [
-        name for name, kind in _FIELDS.items() if type(manifest[name]) is not kind
-    ]
-    if wrong:
-        raise InputError(f"{MANIFEST} has a missing, unknown or mistyped field {wrong[0]!r:.40}")
-    declared = manifest.pop("sha256")
-    if _hash(manifest) != declared:
-        raise InputError(f"{MANIFEST} was changed after it was written: it does not have its hash")
-    if manifest["dtype"] not in ITEMSIZE:
-        raise InputError(f"{MANIFEST} has the dtype {manifest['dtype']!r:.40}: known are {', '.join(ITEMSIZE)}")
-    return manifest
-
-
-def _parse(data: bytes, name: str) -> dict[str, Any]:
-    """The JSON object in file `name`. Raises InputError for anything else, keys that come twice, NaN and Infinity."""
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        values = dict(pairs)
-        if len(values) < len(pairs):
-            keys = [key for key, _ in pairs]
-            raise InputError(f"{name}: key {max(keys, key=keys.count)!r:.80} comes twice in one JSON object")
-        return values
-
-    def refuse(constant: str) -> Any:
-        raise InputError(f"{name}: {constant} is not a number in JSON")
-
-    try:
-        value = json.loads(data.decode("utf-8"), object_pairs_hook=unique, parse_constant=refuse)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{name}: not JSON where it should be, {error}") from error
-    if not isinstance(value, dict):
-        raise InputError(f"{name}: the JSON there is not an object")
-    return value
-
-
-def _hash(content: dict[str, Any]) -> str:
-    """SHA-256 of the JSON form with sorted keys and no spaces."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def _read_config(values: dict[str, Any]) -> DecoderConfig:
-    for name, example in PRESETS["seed"].to_json().items():
-        kinds = (int, float) if isinstance(example, float) else (type(example),)
-        if name in values and type(values[name]) not in kinds:
-            raise InputError(f"its configuration has {name} {values[name]!r:.40}")
-    return DecoderConfig.from_json(values)
-
-
-# --- the tensors' file ----------------------------------------------------------------------------------------------
-
-
-def _layout(config: DecoderConfig, moments: bool) -> Layout:
-    groups = GROUPS if moments else GROUPS[:1]
-    return {f"{group}/{name}": shape for group in groups for name, shape in parameter_shapes(config).items()}
-
-
-def _header(layout: Layout, dtype: str) -> bytes:
-    """The start of a safetensors file: the length of the JSON (8 bytes, little-endian), the JSON, spaces to 8 bytes."""
-    entries, end = {}, 0
-    for name, shape in layout.items():
-        start, end = end, end + math.prod(shape) * ITEMSIZE[dtype]
-        entries[name] = {"dtype": _CODES[dtype], "shape": list(shape), "data_offsets": [start, end]}
-    text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
-
-
-def _size_bytes(tensors: Tensors) -> int:
-    layout = {name: array.shape for name, array in tensors.items()}
-    return len(_header(layout, tensors["parameters/wte"].dtype.name)) + sum(array.nbytes for array in tensors.values())
-
-
-def _read_tensors(path: Path, config: DecoderConfig, manifest: dict[str, Any]) -> dict[str, Array]:
-    """All tensors by name. The file's size bounds what is allocated, and the configuration must explain every byte."""
-    dtype, declared = manifest["dtype"], manifest["tensors"]
-    with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if size != declared.get("bytes"):
-            raise InputError(f"{TENSORS} has {size} bytes, not {declared.get('bytes')!r:.40}: it was cut or added to")
-        if _least_bytes(config) > size:
-            raise InputError(f"{TENSORS} has {size} bytes, too few for a decoder of its configuration")
-        layout = _layout(config, manifest["moments"])
-        header = _header(layout, dtype)
-        if file.read(len(header)) != header:
-            raise InputError(_first_difference(file, layout, dtype, size))
-        total = len(header) + sum(math.prod(shape) for shape in layout.values()) * ITEMSIZE[dtype]
-        if size != total:
-            raise InputError(f"{TENSORS} has {size} bytes, its configuration needs {total}")
-        digest = hashlib.sha256(header)
-        tensors = {name: _read_tensor(file, name, shape, dtype, digest) for name, shape in layout.items()}
-    if digest.hexdigest() != declared.get("sha256"):
-        raise InputError(f"{TENSORS} was changed after it was written: it does not have its hash")
-    for name, array in tensors.items():
-        _require_finite(name, array)
-    return tensors
-
-
-def _least_bytes(config: DecoderConfig) -> int:
-    """Fewer than any file of this configuration has: the largest tensors, and 600 bytes of header a block."""
-    C = config.width
-    return 4 * C * (config.vocab + config.blocks * (4 * C + 2 * config.feed_forward)) + 600 * config.blocks
-
-
-def _read_tensor(file: IO[bytes], name: str, shape: tuple[int, ...], dtype: str, digest: Any) -> Array:
-    array = np.empty(shape, np.dtype(dtype).newbyteorder("<"))
-    if file.readinto(array.data.cast("B")) != array.nbytes:  # type: ignore[attr-defined]
-        raise InputError(f"{TENSORS} ends within tensor {name}")
-    digest.update(array.data)
-    return array.astype(dtype, copy=False)
-
-
-def _first_difference(file: IO[bytes], layout: Layout, dtype: str, size: int) -> str:
-    """What is wrong with a header that is not the one expected; the file may say anything."""
-    file.seek(0)
-    length = int.from_bytes(file.read(8), "little")
-    if length > min(size - 8, LARGEST_MANIFEST_BYTES):
-        return f"{TENSORS} has a header of {length} bytes in a file of {size}"
-    entries = _parse(file.read(length), TENSORS)
-    entries.pop("__metadata__", None)
-    for name in sorted(layout.keys() ^ entries.keys()):
-        return f"{TENSORS}: tensor {name:.80} is {'missing' if name in layout else 'unknown'}"
-    for name, shape in layout.items():
-        entry = entries[name] if isinstance(entries[name], dict) else {}
-        found = [entry.get("dtype"), entry.get("shape")]
-        if found != [_CODES[dtype], list(shape)]:
-            return f"{TENSORS}: tensor {name} is {found!r:.80}, its configuration has {[_CODES[dtype], list(shape)]}"
-    return f"{TENSORS}: its tensors do not lie one behind the other in the order of the configuration"
+    manifest = read_manifest(path / MANIFEST)
+    tensors = read_tensors(path / TENSORS, manifest)
+    run: dict[str, Any] = {field.name: getattr(manifest, field.name, None) for field in fields(Snapshot)}
+    for group in GROUPS if manifest.moments else GROUPS[:1]:
+        run[group] = {name: tensors[f"{group}/{name}"] for name in parameter_shapes(manifest.config)}
+    return Snapshot(**run)

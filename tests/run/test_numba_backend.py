@@ -12,7 +12,7 @@ import numba
 import pytest
 
 from fastbp.run import numba_backend
-from fastbp.run.numba_backend import address, cache_folder, cache_root, source_hash
+from fastbp.run.numba_backend import SOURCE_HASH, address, cache_folder, cache_root, source_hash
 
 PACKAGE = Path(numba_backend.__file__).parents[1]
 
@@ -34,12 +34,10 @@ print(numba_backend.cache_folder())
 
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
-    """The folder and the hash are found once a process; here they are found anew."""
+    """The folder is found once a process; here it is found anew."""
     cache_folder.cache_clear()
-    source_hash.cache_clear()
     yield
     cache_folder.cache_clear()
-    source_hash.cache_clear()
 
 
 def run(script: str, cache: Path | str) -> str:
@@ -63,7 +61,7 @@ def test_the_root_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_the_folder_is_made_and_left_clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FASTBP_CACHE_DIR", str(tmp_path / "a" / "b"))
     folder = cache_folder()
-    assert folder == tmp_path / "a" / "b" / f"kernels-{source_hash()}"
+    assert folder == tmp_path / "a" / "b" / f"kernels-{SOURCE_HASH}"
     assert not list(folder.iterdir())
 
 
@@ -87,16 +85,16 @@ def test_a_change_in_any_kernels_source_changes_the_folder(
     monkeypatch.setattr(numba_backend, "__file__", str(package / "run" / "numba_backend.py"))
     hashes = [real]
     for text in ("", "# a comment\n", "# another one\n"):
-        source_hash.cache_clear()
         (package / changed).write_bytes((PACKAGE / changed).read_bytes() + text.encode())
         hashes.append(source_hash())
     assert hashes[0] == hashes[1]
     assert len(set(hashes)) == 3
+    monkeypatch.setenv("FASTBP_CACHE_DIR", str(tmp_path / "cache"))
+    assert cache_folder() == tmp_path / "cache" / f"kernels-{real}", "an edit after the import took effect"
 
 
 def test_numbas_version_changes_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     before = source_hash()
-    source_hash.cache_clear()
     monkeypatch.setattr(numba, "__version__", "0.0.1")
     assert source_hash() != before
 

@@ -164,6 +164,16 @@ def test_nothing_is_recomputed_that_nobody_reads(drawn: tuple[int, frozenset[str
             assert readers, f"nobody reads what {written(action)} brings back"
 
 
+@settings(max_examples=40, derandomize=True, deadline=None, database=None)
+@given(keeps())
+def test_what_is_kept_stays_from_its_forward_to_its_last_reader(drawn: tuple[int, frozenset[str]]) -> None:
+    blocks, keep = drawn
+    found = graph(blocks)
+    buffers = simulate(training_schedule(found, Plan("drawn", keep, head_rows(found)))).buffers
+    for name in keep:
+        assert len([buffer for buffer in buffers if name in buffer.names]) == 1
+
+
 @pytest.mark.parametrize("policy", ["full", "every(1)", "selective(layernorm, gelu, core_attn, mlp)", "save_only(u)"])
 def test_early_stop_leaves_out_a_blocks_last_product(policy: str) -> None:
     # Its output is read by the sum behind it alone, and that one is the next block's kept input or comes from it.

@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 import stat
 import struct
@@ -17,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import safetensors.numpy
 
 from fastbp.base.errors import FastbpError, InputError, NonFinite
 from fastbp.data.tokenizer import ByteTokenizer, CharTokenizer
@@ -93,15 +93,6 @@ def forge_tensors(path: Path, data: bytes) -> None:
     forge(path, lambda manifest: manifest.update(tensors=there))
 
 
-def forge_header(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
-    data = (path / TENSORS).read_bytes()
-    (length,) = struct.unpack("<Q", data[:8])
-    header = json.loads(data[8 : 8 + length])
-    change(header)
-    text = json.dumps(header).encode()
-    forge_tensors(path, struct.pack("<Q", len(text)) + text + data[8 + length :])
-
-
 # --- what is saved comes back
 
 
@@ -129,15 +120,6 @@ def test_the_views_of_a_flat_buffer_come_back(tmp_path: Path) -> None:
     assert_same(load_snapshot(save_snapshot(tmp_path, saved)), saved)
 
 
-def test_the_safetensors_library_reads_the_same_tensors(tmp_path: Path) -> None:
-    saved = make()
-    found = safetensors.numpy.load_file(save_snapshot(tmp_path, saved) / TENSORS)
-    assert set(found) == {f"{group}/{name}" for group in GROUPS for name in parameter_shapes(CONFIG)}
-    for group in GROUPS:
-        for name, values in getattr(saved, group).items():
-            np.testing.assert_array_equal(found[f"{group}/{name}"], values, strict=True)
-
-
 def test_arrays_in_any_order_and_layout_are_saved_as_they_read(tmp_path: Path) -> None:
     whole = tensors()
     odd = dict(reversed(whole.items()))
@@ -154,18 +136,6 @@ def test_arrays_in_any_order_and_layout_are_saved_as_they_read(tmp_path: Path) -
     assert_same(load_snapshot(save_snapshot(tmp_path, swapped)), make())
 
 
-def test_the_manifest_says_what_there_is(tmp_path: Path) -> None:
-    path = save_snapshot(tmp_path, make())
-    manifest = json.loads((path / MANIFEST).read_text("ascii"))
-    data = (path / TENSORS).read_bytes()
-    assert manifest["version"] == 1
-    assert manifest["config"] == CONFIG.to_json()
-    assert manifest["tokenizer"] == TOKENIZER.to_json()
-    assert manifest["tokenizer_fingerprint"] == TOKENIZER.fingerprint()
-    assert (manifest["update"], manifest["dtype"], manifest["moments"]) == (200, "float32", True)
-    assert manifest["tensors"] == {"file": TENSORS, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-
-
 def test_modes_follow_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o027)
     try:
@@ -176,12 +146,6 @@ def test_modes_follow_the_umask(tmp_path: Path) -> None:
     assert [stat.S_IMODE((path / name).stat().st_mode) for name in (MANIFEST, TENSORS)] == [0o640, 0o640]
 
 
-def test_metrics_that_were_not_measured_come_back_as_none(tmp_path: Path) -> None:
-    metrics = {"train_loss": math.nan, "best": [math.inf, {"x": -math.inf}, 1.5], "n": 3}
-    found = load_snapshot(save_snapshot(tmp_path, make(metrics=metrics)))
-    assert found.metrics == {"train_loss": None, "best": [None, {"x": None}, 1.5], "n": 3}
-
-
 @pytest.mark.parametrize(
     "settings", [{"lr": math.nan}, {"path": Path("x")}, {"x": np.float32(1)}, {1: "a", "1": "b"}, {(1, 2): 3}]
 )
@@ -189,11 +153,6 @@ def test_settings_that_json_cannot_hold_are_refused(tmp_path: Path, settings: di
     with pytest.raises(InputError, match="settings and metrics cannot be saved as JSON"):
         save_snapshot(tmp_path, make(settings=settings))
     assert os.listdir(tmp_path) == []
-
-
-def test_text_that_is_no_unicode_survives_in_settings(tmp_path: Path) -> None:
-    settings = {"text": [os.fsdecode(b"\xff.txt"), "é\u2028\0"]}
-    assert load_snapshot(save_snapshot(tmp_path, make(settings=settings))).settings == settings
 
 
 # --- what is not saved
@@ -206,33 +165,6 @@ def broken(group: str, name: str, value: Any) -> Snapshot:
     else:
         arrays[name] = value(arrays[name]) if callable(value) else value
     return make(**{group: arrays})
-
-
-@pytest.mark.parametrize(
-    ("group", "name", "value", "parts"),
-    [
-        ("parameters", "wte", None, ["parameters/wte", "missing"]),
-        ("second_moments", "wpe", None, ["second_moments/wpe", "missing"]),
-        ("parameters", "blocks.2.ln1.bias", np.ones(4, np.float32), ["parameters/blocks.2.ln1.bias", "unknown"]),
-        ("first_moments", "wte", lambda a: a.T, ["first_moments/wte", "(4, 7)", "(7, 4)"]),
-        ("parameters", "wpe", lambda a: a.astype("f8"), ["parameters/wpe", "float64"]),
-        ("parameters", "wpe", lambda a: a.astype("i4"), ["parameters/wpe", "int32"]),
-    ],
-)
-def test_tensors_that_do_not_fit_are_refused(
-    tmp_path: Path, group: str, name: str, value: Any, parts: list[str]
-) -> None:
-    with pytest.raises(InputError) as caught:
-        save_snapshot(tmp_path, broken(group, name, value))
-    for part in parts:
-        assert part in str(caught.value)
-    assert os.listdir(tmp_path) == []
-
-
-def test_half_precision_is_refused(tmp_path: Path) -> None:
-    half = {name: array.astype("f2") for name, array in tensors().items()}
-    with pytest.raises(InputError, match="float16"):
-        save_snapshot(tmp_path, make(parameters=half, first_moments=half, second_moments=half))
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -301,16 +233,23 @@ def test_the_same_update_saved_again_replaces_the_first(tmp_path: Path) -> None:
 def test_a_full_disk_is_seen_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = save_snapshot(tmp_path, make(100))
     size = sum(file.stat().st_size for file in path.iterdir())
-    enough = size + module.SPARE_BYTES
     usage = type(shutil.disk_usage("/"))
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(10**9, 10**9 - enough + 1, enough - 1))
-    monkeypatch.setattr(module, "_write_tensors", lambda *_: pytest.fail("it was written after all"))
-    with pytest.raises(InputError) as caught:
-        save_snapshot(tmp_path, make())
-    for part in ("snapshot-00000200", f"({enough - 1} bytes) available", f"({enough} bytes) are needed", "--out"):
-        assert part in str(caught.value)
+    free = 0
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(10**9, 10**9 - free, free))
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "write_tensors", lambda *_: pytest.fail("it was written after all"))
+        for _ in range(2):
+            with pytest.raises(InputError) as caught:
+                save_snapshot(tmp_path, make())
+            for part in ("snapshot-00000200", f"({free} bytes) available", "bytes) are needed", "--out"):
+                assert part in str(caught.value)
+            needed = int(re.findall(r"\((\d+) bytes\) are needed", str(caught.value))[0])
+            free = needed - 1
+    assert size < needed - module.SPARE_BYTES < size + 20_000
     assert os.listdir(tmp_path) == ["snapshot-00000100"]
     assert_same(load_snapshot(tmp_path), make(100))
+    free = needed
+    assert_same(load_snapshot(save_snapshot(tmp_path, make())), make())
 
 
 def test_a_file_system_that_does_not_say_how_full_it_is_is_tried(
@@ -360,7 +299,7 @@ def test_an_interruption_cleans_up_and_goes_on(tmp_path: Path, monkeypatch: pyte
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "_write_file", interrupt)
+    monkeypatch.setattr(os, "fsync", interrupt)
     with pytest.raises(KeyboardInterrupt):
         save_snapshot(tmp_path, make())
     assert os.listdir(tmp_path) == ["snapshot-00000100"]
@@ -559,183 +498,37 @@ def test_every_flipped_bit_of_the_tensors_is_refused(path: Path) -> None:
     assert_same(load_snapshot(path), make())
 
 
-def test_a_flipped_bit_of_the_manifest_never_gives_another_snapshot(path: Path) -> None:
-    data = bytearray((path / MANIFEST).read_bytes())
-    refusals = 0
-    for place in range(len(data)):
-        data[place] ^= 1 << place % 8
-        (path / MANIFEST).write_bytes(data)
-        try:
-            assert_same(load_snapshot(path), make())  # 1e-05 and 1E-05 are the same
-        except InputError:
-            refusals += 1
-        data[place] ^= 1 << place % 8
-    assert refusals > 0.99 * len(data)
-
-
 def test_tensors_of_another_snapshot_are_refused(path: Path) -> None:
     other = save_snapshot(path.parent, make(300, seed=9))
     shutil.copy(other / TENSORS, path / TENSORS)
     assert "does not have its hash" in refused(path)
 
 
-def test_a_manifest_that_was_edited_is_refused(path: Path) -> None:
-    text = (path / MANIFEST).read_text()
-    assert '"lr": 0.001' in text
-    (path / MANIFEST).write_text(text.replace('"lr": 0.001', '"lr": 0.002'))
-    assert "snapshot.json was changed after it was written" in refused(path)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "snapshot.json: not JSON"),
-        (b"\xff\xfe", "snapshot.json: not JSON"),
-        (b"[1, 2]", "not an object"),
-        (b"[" * 100_000, "snapshot.json: not JSON"),
-        (b'{"a": ' * 100_000, "snapshot.json: not JSON"),
-        (b'{"a": NaN}', "NaN is not a number"),
-        (b'{"a": -Infinity}', "-Infinity is not a number"),
-        (b'{"a": 1, "b": {"c": 1, "c": 2}}', "key 'c' comes twice"),
-        (b'{"x": ' + b"9" * 10_000 + b"}", "snapshot.json: not JSON"),
-        (b'{"format": "pt"}', "not that of a fastbp snapshot"),
-        (b'{"format": "fastbp snapshot", "version": 2}', "format version 2, this fastbp reads 1"),
-        (b'{"format": "fastbp snapshot", "version": 1}', "missing, unknown or mistyped field 'config'"),
-    ],
-)
-def test_a_manifest_that_is_none_is_refused(path: Path, content: bytes, message: str) -> None:
-    (path / MANIFEST).write_bytes(content)
-    assert message in refused(path)
-
-
-def test_a_manifest_that_is_too_long_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LARGEST_MANIFEST_BYTES", 100)
-    assert "snapshot.json is over 100 B" in refused(path)
-
-
-def test_keys_that_come_twice_are_refused(path: Path) -> None:
-    text = (path / MANIFEST).read_text()
-    (path / MANIFEST).write_text(text.replace('"update": 200', '"update": 100, "update": 200'))
-    assert "key 'update' comes twice" in refused(path)
-
-
-def put(**values: Any) -> Callable[[Manifest], Any]:
-    return lambda manifest: manifest.update(values)
-
-
-def put_config(**values: Any) -> Callable[[Manifest], Any]:
-    return lambda manifest: manifest["config"].update(values)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (put(update=-1), "update is -1"),
-        (put(update=True), "mistyped field 'update'"),
-        (put(update="200"), "mistyped field 'update'"),
-        (put(settings=[]), "mistyped field 'settings'"),
-        (put(extra=1), "unknown or mistyped field 'extra'"),
-        (lambda manifest: manifest.pop("metrics"), "missing, unknown or mistyped field 'metrics'"),
-        (put(dtype="float16"), "dtype 'float16'"),
-        (put(dtype="float64"), "parameters/wte is ['F32', [7, 4]], its configuration has ['F64', [7, 4]]"),
-        (put(moments=False), "tensor first_moments/"),
-        (put(tensors={}), "bytes, not None"),
-        (put(tensors={"bytes": "many"}), "bytes, not 'many'"),
-        (put(tokenizer={"kind": "char", "characters": "abcde"}), "fingerprints differ"),
-        (put(tokenizer={"kind": "word"}), "unknown tokenizer 'word'"),
-        (put(tokenizer_fingerprint="00"), "fingerprints differ"),
-        (put(tokenizer={"kind": "byte"}, tokenizer_fingerprint=ByteTokenizer().fingerprint()), "256 ids"),
-        (put_config(width=0), "width is 0"),
-        (put_config(width="4"), "width '4'"),
-        (put_config(width=4.0), "width 4.0"),
-        (put_config(heads=3), "not divisible by 3 heads"),
-        (put_config(blocks=True), "blocks True"),
-        (put_config(attention_bias="no"), "attention_bias 'no'"),
-        (put_config(attention_bias=0), "attention_bias 0"),
-        (put_config(positions=["learned"]), "positions ['learned']"),
-        (put_config(positions="rotary"), "'rotary'"),
-        (put_config(eps="tiny"), "eps 'tiny'"),
-        (put_config(dropout=0.1), "unknown field 'dropout'"),
-        (lambda manifest: manifest["config"].pop("eps"), "field 'eps'"),
-        (put_config(context=6), "parameters/wpe is ['F32', [5, 4]], its configuration has ['F32', [6, 4]]"),
-        (put_config(blocks=3), "tensor"),
-        (put_config(attention_bias=False), "unknown"),
-        (put_config(blocks=10**12), "too few for a decoder of its configuration"),
-        (put_config(width=2 * 10**9), "too few for a decoder of its configuration"),
-        (put_config(vocab=10**12), "too few for a decoder of its configuration"),
-        (put_config(feed_forward=10**30), "too few for a decoder of its configuration"),
-        (put_config(context=10**15), "parameters/wpe is"),
+        ({"update": -1}, "update is -1"),
+        ({"moments": False}, "tensor first_moments/"),
+        ({"tokenizer": {"kind": "byte"}, "tokenizer_fingerprint": ByteTokenizer().fingerprint()}, "256 ids"),
+        ({"tokenizer": {"kind": "char", "characters": [0]}}, ""),
     ],
 )
-def test_a_forged_manifest_is_refused(path: Path, change: Callable[[Manifest], Any], message: str) -> None:
+def test_a_forged_manifest_is_refused(path: Path, change: Manifest, message: str) -> None:
     forge(path, lambda manifest: None)
     assert_same(load_snapshot(path), make())
-    forge(path, change)
+    forge(path, lambda manifest: manifest.update(change))
     assert message in refused(path)
 
 
-def swap_shape(header: dict[str, Any]) -> None:
-    header["parameters/wte"]["shape"].reverse()
-
-
-def overlap(header: dict[str, Any]) -> None:
-    header["parameters/wpe"]["data_offsets"] = header["parameters/wte"]["data_offsets"]
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (swap_shape, "tensor parameters/wte is ['F32', [4, 7]], its configuration has ['F32', [7, 4]]"),
-        (lambda h: h["parameters/wte"].update(shape=[10**6, 4]), "tensor parameters/wte is ['F32', [1000000, 4]]"),
-        (lambda h: h["parameters/wte"].update(dtype="F64"), "tensor parameters/wte is ['F64', [7, 4]]"),
-        (lambda h: h["parameters/wte"].update(dtype="BF16"), "tensor parameters/wte is ['BF16', [7, 4]]"),
-        (lambda h: h["parameters/wte"].pop("shape"), "tensor parameters/wte is ['F32', None]"),
-        (lambda h: h.update({"parameters/wte": 3}), "tensor parameters/wte is [None, None]"),
-        (lambda h: h.pop("second_moments/final.ln.bias"), "tensor second_moments/final.ln.bias is missing"),
-        (lambda h: h.update(x=h["parameters/wte"]), "tensor x is unknown"),
-        (lambda h: h.update(__metadata__={"format": "pt"}), "do not lie one behind the other"),
-        (overlap, "do not lie one behind the other"),
-    ],
-)
-def test_a_forged_header_is_refused(path: Path, change: Callable[[dict[str, Any]], Any], message: str) -> None:
-    forge_header(path, change)
-    assert message in refused(path)
-
-
-def test_a_key_that_comes_twice_in_the_header_is_refused(path: Path) -> None:
-    data = (path / TENSORS).read_bytes()
-    (length,) = struct.unpack("<Q", data[:8])
-    text = data[8 : 8 + length].rstrip()
-    text = b'{"parameters/wpe":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},' + text[1:]
-    forge_tensors(path, struct.pack("<Q", len(text)) + text + data[8 + length :])
-    assert "key 'parameters/wpe' comes twice" in refused(path)
-
-
-@pytest.mark.parametrize("length", [2**63, 2**64 - 1, 2**40])
-def test_a_header_that_is_longer_than_the_file_is_not_read(path: Path, length: int) -> None:
-    data = (path / TENSORS).read_bytes()
-    forge_tensors(path, struct.pack("<Q", length) + data[8:])
-    assert f"a header of {length} bytes in a file of {len(data)}" in refused(path)
-
-
-@pytest.mark.parametrize("data", [b"", b"short", b"\0" * 8, b"\x80\x04" + b"pickle" * 1000])
-def test_what_is_no_safetensors_file_is_refused(path: Path, data: bytes) -> None:
+@pytest.mark.parametrize("data", [b"", b"short", b"\x80\x04" + b"pickle" * 1000])
+def test_forged_tensors_are_refused(path: Path, data: bytes) -> None:
     forge_tensors(path, data)
-    refused(path)
+    assert TENSORS in refused(path)
 
 
-def test_a_header_for_more_than_the_file_has_is_refused(path: Path) -> None:
-    data = (path / TENSORS).read_bytes()
-    for changed in (data[:-8], data + b"\0" * 8):
-        forge_tensors(path, changed)
-        assert f"has {len(changed)} bytes, its configuration needs {len(data)}" in refused(path)
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_file_with_values_that_are_not_finite_is_refused_by_name(path: Path, value: float) -> None:
-    data = (path / TENSORS).read_bytes()
-    forge_tensors(path, data[:-4] + struct.pack("<f", value))
-    assert f"tensor second_moments/final.ln.bias is {value} at (3,)" in refused(path)
+def test_forged_values_that_are_not_finite_are_refused(path: Path) -> None:
+    forge_tensors(path, (path / TENSORS).read_bytes()[:-4] + struct.pack("<f", np.nan))
+    assert "tensor second_moments/wte is nan at (6, 3)" in refused(path)
 
 
 def test_the_files_may_not_be_folders(path: Path) -> None:

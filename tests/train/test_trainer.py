@@ -10,7 +10,6 @@ import pytest
 from fastbp.base.errors import InputError, NonFinite
 from fastbp.data import Split
 from fastbp.memory.flat import Flat
-from fastbp.run.decoder import Decoder
 from fastbp.train.optimiser import AdamWSettings
 from fastbp.train.trainer import Trainer, UpdateRecord
 

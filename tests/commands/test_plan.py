@@ -1,0 +1,81 @@
+"""`fastbp plan`: exact figures without running anything, for every policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fastbp.graph.config import DecoderConfig
+from fastbp.run.decoder import Decoder
+
+RunCommand = Callable[..., Any]
+KEYS = {
+    "policy", "budget_bytes", "peak_bytes", "peak_tick", "live_at_peak", "kept_bytes", "extra_flops_share",
+    "categories", "schedule",
+}  # fmt: skip
+POLICIES = (
+    "save_all", "full", "every(2)", "sqrt", "selective(layernorm, gelu, core_attn, mlp)",
+    "save_only(ln1.mean, ln1.rstd, ln2.mean, ln2.rstd, qkv, mid, o, p, ln1, ln2, u, g, x, blocks.3.qkv)",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("backend", ["numba", "numpy"])
+def test_the_plan_in_json(fastbp: RunCommand, policy: str, backend: str) -> None:
+    options = ("--policy", policy, "--backend", backend, "--batch", 3, "--workers", 1, "--context", 16)
+    result = fastbp("plan", *options, "--json").json
+    assert set(result) == KEYS
+    assert (result["policy"], result["budget_bytes"]) == (policy, None)
+    assert sum(buffer["bytes"] for buffer in result["live_at_peak"]) == result["peak_bytes"]
+    assert 0 <= result["peak_tick"] < len(result["schedule"])
+    assert (result["extra_flops_share"] == 0) == (policy.startswith("save_"))  # that save_only drops nothing
+    categories = result["categories"]
+    outside = {"parameters", "parameter gradients", "optimiser state"}
+    assert sum(size for name, size in categories.items() if name not in outside) == result["peak_bytes"]
+    config = DecoderConfig.preset("small", context=16)
+    decoder = Decoder(config, 3, policy=policy, backend=backend, workers=1)
+    assert decoder.peak_bytes_predicted == result["peak_bytes"]
+    assert categories["parameters"] == decoder.parameters.flat.nbytes
+    assert categories["optimiser state"] == 2 * categories["parameters"]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("preset", ["seed", "small", "gpt2"])
+def test_the_plan_for_people_fits_a_terminal(fastbp: RunCommand, policy: str, preset: str) -> None:
+    if preset == "seed" and "blocks.3" in policy:
+        policy = policy.replace("blocks.3", "blocks.1")
+    ran = fastbp("plan", "--policy", policy, "--preset", preset, "--schedule")
+    assert (ran.code, ran.err) == (0, "")
+    lines = ran.out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert policy in " ".join(ran.out.split())
+    for name in ("peak ", "arena ", "kept ", "recomputed ", "at the peak", "schedule"):
+        assert any(line.startswith(name) for line in lines), name
+
+
+def test_the_largest_tensors_at_the_peak(fastbp: RunCommand) -> None:
+    ran = fastbp("plan", "--preset", "small")
+    result = fastbp("plan", "--preset", "small", "--json").json
+    assert f"({result['peak_bytes']} bytes)" in ran.out
+    assert f"tick {result['peak_tick']}: {result['schedule'][result['peak_tick']]}" in ran.out
+    shown = [line.split()[-1] for line in ran.out.splitlines() if line.startswith("     ") and "blocks." in line]
+    assert shown == [buffer["tensor"] for buffer in result["live_at_peak"][: len(shown)]]
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        (["--policy", "selectiv(gelu)"], ["(did you mean 'selective'?)", "save_all", "save_only(names)"]),
+        (["--policy", "save_only(qvk)"], ["save_only(qvk)", "(did you mean 'qkv'?)"]),
+        (["--policy", "full(2)"], ["full takes no argument"]),
+        (["--dtype", "half"], ["--dtype", "float32, float64"]),
+        (["--backend", "cuda"], ["backend 'cuda' is unknown", "numpy"]),
+        (["--width", "12", "--heads", "5"], ["width 12 is not divisible by 5 heads"]),
+        (["--workers", "100000"], ["--workers 100000"]),
+    ],
+    ids=lambda value: " ".join(value),
+)
+def test_options_that_are_refused(fastbp: RunCommand, options: list[str], parts: list[str]) -> None:
+    fastbp("plan", *options).refused(*parts)
