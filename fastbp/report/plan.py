@@ -91,8 +91,8 @@ def _which(found: list[int], count: int) -> str:
     if len(found) == count:
         return ""
     if found == list(range(found[0], found[-1] + 1)):
-        return f" [{found[0]}]" if len(found) == 1 else f" [{found[0]}-{found[-1]}]"
-    return " [" + " ".join(map(str, found)) + "]"
+        return f"[{found[0]}]" if len(found) == 1 else f"[{found[0]}-{found[-1]}]"
+    return "[" + ",".join(map(str, found)) + "]"
 
 
 def _name_at(simulation: Simulation, buffer: Buffer, tick: int) -> str:

@@ -8,13 +8,15 @@ from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import MaxNLocator
 
 INK, TRAIN, VALID = "#222222", "#4477aa", "#cc5533"
 
 
 def loss_curve(metrics: Sequence[dict[str, Any]], path: Path) -> None:
     """Training and validation loss over the updates, from a run's record."""
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    figure = Figure(figsize=(7, 4.2), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.12))
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     updates = [line for line in metrics if "loss" in line]
@@ -33,6 +35,7 @@ def loss_curve(metrics: Sequence[dict[str, Any]], path: Path) -> None:
     axes.set_title(_title(evaluations), color=INK, fontsize=11)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(frameon=False)
     figure.savefig(path, dpi=120)
 

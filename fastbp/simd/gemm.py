@@ -19,7 +19,7 @@ import numba
 from numba import cfunc, types
 from numba.extending import overload
 
-from fastbp.simd.abi import itemsize, span
+from fastbp.simd.abi import distinct, itemsize, span
 from fastbp.simd.microkernel import copy_rows, microkernel, transpose_square
 from fastbp.simd.target import DEPTH, TARGET, vector_length
 
@@ -33,6 +33,7 @@ def _panel_product(vectors: int, size: int) -> Any:
     tile0, tile1, tile2, tile3 = (microkernel(rows, vectors, size) for rows in TARGET.tile_rows)
 
     @numba.njit(nogil=True)
+    @distinct(TARGET.name, vectors, size)
     def product(rows, depth, a, a_row, a_col, panel, c, c_row, init, init_row):
         m = 0
         while rows - m >= r0:
@@ -60,6 +61,7 @@ def _packer(size: int) -> Any:
     transpose = transpose_square(size)
 
     @numba.njit(nogil=True)
+    @distinct(TARGET.name, size)
     def plain(args, depth, columns, vectors, b, b_row, panel):
         if columns == vectors * length:
             if vectors == 1:
@@ -79,6 +81,7 @@ def _packer(size: int) -> Any:
                 target[j] = 0
 
     @numba.njit(nogil=True)
+    @distinct(TARGET.name, size)
     def transposed(args, depth, columns, vectors, b, b_col, panel):
         width = vectors * length
         whole = depth // length * length
@@ -112,6 +115,7 @@ def gemm_for(size: int) -> Any:
     plain, transposed = _packer(size)
 
     @numba.njit(nogil=True)
+    @distinct(TARGET.name, size)
     def run(vectors, rows, depth, a, a_row, a_col, panel, c, c_row, init, init_row):
         if vectors == 1:
             product1(rows, depth, a, a_row, a_col, panel, c, c_row, init, init_row)
@@ -121,6 +125,7 @@ def gemm_for(size: int) -> Any:
             product3(rows, depth, a, a_row, a_col, panel, c, c_row, init, init_row)
 
     @numba.njit(nogil=True)
+    @distinct(TARGET.name, size)
     def ragged(args, vectors, columns, rows, depth, a, a_row, a_col, panel, c, c_row, init, init_row):
         """A panel whose columns do not fill its vectors: tile by tile through a tile of scratch behind the panel."""
         width = vectors * length
@@ -141,6 +146,7 @@ def gemm_for(size: int) -> Any:
                     out[j] = scratch[i * width + j]
 
     @numba.njit(nogil=True)
+    @distinct(TARGET.name, size)
     def gemm(args, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, panel):
         if M <= 0 or N <= 0:
             return
