@@ -76,6 +76,8 @@ def _run(arguments: Sequence[str]) -> int:
         return 2
     if first not in COMMANDS:
         raise InputError(f"'{first}' is no command{nearest(first, COMMANDS)}: choose {', '.join(COMMANDS)}")
+    # NumPy's threads would only stand in the way of the workers, and of each other where the cores are busy.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     module: Any = import_module(f"fastbp.commands.{first}")
     command = Parser(
         prog=f"fastbp {first}",

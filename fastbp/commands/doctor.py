@@ -17,7 +17,7 @@ from fastbp import __version__
 from fastbp.base.units import format_bytes, format_count
 from fastbp.check.torch_available import torch_version
 from fastbp.report.columns import wrapped
-from fastbp.run.backend import WHY_AUTO, choose_backend
+from fastbp.run.backend import WHY, auto_choice
 from fastbp.run.cython_backend import instruction_set
 from fastbp.run.fit import available_bytes
 from fastbp.run.numba_backend import cache_folder
@@ -46,10 +46,8 @@ def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
         "cores": {"physical": physical_cores(), "logical": os.cpu_count()},
         "threads": {"workers": physical_cores(), "workers_for_tiny_updates": 1, "tiny_update_flops": TINY_FLOPS},
         "backends": {
-            "auto": choose_backend("auto").name,
-            "numba": WHY_AUTO.removeprefix("numba: "),
-            "cython": _cython(),
-            "numpy": "defines every op; not fast",
+            "auto": ": ".join(auto_choice()),
+            **{name: why.format(instruction_set=instruction_set()) for name, why in WHY.items()},
         },
         "kernel_cache": {"folder": str(folder or ""), "compiled": _compiled(folder), "writable": folder is not None},
         "memory": {"total_bytes": psutil.virtual_memory().total, "available_bytes": available_bytes()},
@@ -76,13 +74,6 @@ def _cpu_caches() -> dict[str, int]:
         except (OSError, ValueError):
             continue
     return caches
-
-
-def _cython() -> str:
-    try:
-        return f"built for {instruction_set()}: starts at once, needs no compiling"
-    except ImportError as error:
-        return f"does not load: {error}; install fastbp again with a C compiler"
 
 
 def _compiled(folder: Any) -> int:

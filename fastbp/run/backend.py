@@ -7,11 +7,20 @@ from dataclasses import dataclass
 
 from fastbp.base.errors import InputError, nearest
 from fastbp.run.cython_backend import address as cython_address
+from fastbp.run.cython_backend import instruction_set
 from fastbp.run.numba_backend import address as numba_address
+from fastbp.simd.target import TARGET
 
 BACKENDS = ("auto", "numba", "cython", "numpy")
 
-WHY_AUTO = "numba: compiled for this CPU's vector unit, the fastest at every op measured by benchmarks/bench_ops.py"
+WHY = {
+    "numba": "compiled on this machine for its vector unit, cached",
+    "cython": "built ahead, here for {instruction_set}: starts at once",
+    "numpy": "defines every op; not fast",
+}
+
+VECTOR_BYTES = {"avx512": 64, "avx2": 32, "baseline": 16}
+"""Width of the registers that the Cython modules of an instruction set use."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +41,22 @@ class Backend:
         return cython_address(op_name, direction, dtype)
 
 
+def auto_choice() -> tuple[str, str]:
+    """The backend that `auto` takes for every op, and why.
+
+    Cython, since benchmarks/bench_ops.py finds it level with Numba at products and ahead at the rest, and it needs no
+    warm-up; Numba where the modules at hand do not use the whole width of this CPU's vectors.
+    """
+    built = instruction_set()
+    if VECTOR_BYTES[built] >= TARGET.vector_bytes:
+        return "cython", f"as fast as numba or faster at every op, and built for {built} as this CPU wants it"
+    return "numba", f"cython is built for {built} here, this CPU's vectors are wider ({TARGET.name})"
+
+
 def choose_backend(name: str) -> Backend:
     """The backend by name. Raises InputError for an unknown one."""
     if name not in BACKENDS:
         raise InputError(f"backend '{name}' is unknown{nearest(name, BACKENDS)}: choose {', '.join(BACKENDS)}")
     if name == "auto":
-        return Backend("numba", WHY_AUTO)
+        return Backend(*auto_choice())
     return Backend(name, "asked for")

@@ -7,6 +7,7 @@ import pytest
 from fastbp.base.errors import InputError
 from fastbp.run import backend as module
 from fastbp.run.backend import BACKENDS, choose_backend
+from fastbp.simd.target import AVX2, AVX512, GENERIC, Target
 
 
 @pytest.mark.parametrize("name", ["numba", "cython", "numpy"])
@@ -16,11 +17,23 @@ def test_a_backend_that_is_asked_for_is_taken(name: str) -> None:
     assert backend.compiled == (name != "numpy")
 
 
-def test_auto_takes_the_fast_one_and_says_why() -> None:
+@pytest.mark.parametrize(
+    ("built", "wanted", "taken"),
+    [
+        ("avx512", AVX512, "cython"),
+        ("avx2", AVX512, "numba"),
+        ("avx2", AVX2, "cython"),
+        ("baseline", GENERIC, "cython"),
+    ],
+)
+def test_auto_takes_cython_where_it_uses_all_of_the_vectors(
+    built: str, wanted: Target, taken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "instruction_set", lambda: built)
+    monkeypatch.setattr(module, "TARGET", wanted)
     backend = choose_backend("auto")
-    assert backend.name == "numba"
-    assert "numba" in backend.why
-    assert "bench_ops" in backend.why
+    assert backend.name == taken
+    assert built in backend.why
 
 
 def test_an_unknown_one_is_refused_with_the_nearest() -> None:

@@ -1,4 +1,4 @@
-"""Code from the cache and code compiled now are linked by name: forms of one generator must not be taken for each other."""
+"""Cached and fresh code are linked by name: forms of one generator must not be taken for each other."""
 
 from __future__ import annotations
 
