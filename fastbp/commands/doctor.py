@@ -17,7 +17,7 @@ from fastbp import __version__
 from fastbp.base.units import format_bytes, format_count
 from fastbp.check.torch_available import torch_version
 from fastbp.report.columns import wrapped
-from fastbp.run.backend import WHY, auto_choice
+from fastbp.run.backend import auto_choice
 from fastbp.run.cython_backend import instruction_set
 from fastbp.run.fit import available_bytes
 from fastbp.run.numba_backend import cache_folder
@@ -27,6 +27,8 @@ from fastbp.simd.target import TARGET
 PACKAGES = ("numpy", "numba", "llvmlite", "scipy", "safetensors", "rich", "matplotlib", "psutil", "memory-profiler")
 
 FEATURES = ("sse2", "avx", "avx2", "fma", "avx512f", "avx512vl", "avx512dq", "avx512bw", "neon", "sve")
+
+NUMBA = "compiled on this machine for its vector unit, cached"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +49,9 @@ def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
         "threads": {"workers": physical_cores(), "workers_for_tiny_updates": 1, "tiny_update_flops": TINY_FLOPS},
         "backends": {
             "auto": ": ".join(auto_choice()),
-            **{name: why.format(instruction_set=instruction_set()) for name, why in WHY.items()},
+            "numba": NUMBA,
+            "cython": _cython(),
+            "numpy": "defines every op; not fast",
         },
         "kernel_cache": {"folder": str(folder or ""), "compiled": _compiled(folder), "writable": folder is not None},
         "memory": {"total_bytes": psutil.virtual_memory().total, "available_bytes": available_bytes()},
@@ -74,6 +78,13 @@ def _cpu_caches() -> dict[str, int]:
         except (OSError, ValueError):
             continue
     return caches
+
+
+def _cython() -> str:
+    try:
+        return f"built ahead, here for {instruction_set()}: starts at once"
+    except ImportError as error:
+        return f"does not load: {error}; install fastbp again with a C compiler"
 
 
 def _compiled(folder: Any) -> int:

@@ -13,12 +13,6 @@ from fastbp.simd.target import TARGET
 
 BACKENDS = ("auto", "numba", "cython", "numpy")
 
-WHY = {
-    "numba": "compiled on this machine for its vector unit, cached",
-    "cython": "built ahead, here for {instruction_set}: starts at once",
-    "numpy": "defines every op; not fast",
-}
-
 VECTOR_BYTES = {"avx512": 64, "avx2": 32, "baseline": 16}
 """Width of the registers that the Cython modules of an instruction set use."""
 
@@ -47,7 +41,10 @@ def auto_choice() -> tuple[str, str]:
     Cython, since benchmarks/bench_ops.py finds it level with Numba at products and ahead at the rest, and it needs no
     warm-up; Numba where the modules at hand do not use the whole width of this CPU's vectors.
     """
-    built = instruction_set()
+    try:
+        built = instruction_set()
+    except ImportError as error:
+        return "numba", f"the cython modules do not load: {error}"
     if VECTOR_BYTES[built] >= TARGET.vector_bytes:
         return "cython", f"as fast as numba or faster at every op, and built for {built} as this CPU wants it"
     return "numba", f"cython is built for {built} here, this CPU's vectors are wider ({TARGET.name})"
