@@ -58,6 +58,9 @@ class Decoder:
         if dtype not in ITEMSIZE:
             raise InputError(f"dtype '{dtype}' is unknown: choose float32 or float64")
         self.config, self.batch, self.dtype = config, batch, dtype
+        # No plan needs less than the stream and its gradient: what cannot fit is refused before it is planned.
+        stream_bytes = 2 * batch * config.context * config.width * ITEMSIZE[dtype]
+        require_memory(self._needed_bytes(stream_bytes), f"--batch {batch} at context {config.context}")
         self.backend = choose_backend(backend)
         self.workers = choose_workers(workers, decoder_graph(config, batch).products_per_pass)
         self.graph = decoder_graph(config, batch, workers=self.workers if self.backend.compiled else 0, dtype=dtype)

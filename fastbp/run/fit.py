@@ -69,4 +69,4 @@ def require_memory(needed_bytes: int, what: str, smaller: Iterable[tuple[str, in
     for option, option_bytes in smaller:
         if option_bytes <= free:
             raise DoesNotFit(f"{line}: {option} would fit, with {format_bytes(option_bytes)}")
-    raise DoesNotFit(f"{line}: take a smaller --context or a smaller decoder")
+    raise DoesNotFit(f"{line}: take a smaller --batch, --context or decoder")

@@ -100,7 +100,7 @@ def test_what_does_not_fit_is_refused_with_the_first_that_would(monkeypatch: pyt
         require_memory(3 << 20, "it", asked)
     assert caught.value.exit_code == 3
     assert list(asked) == [("--batch 2", 1 << 19)]
-    with pytest.raises(DoesNotFit, match=r"are free: take a smaller --context or a smaller decoder$"):
+    with pytest.raises(DoesNotFit, match=r"are free: take a smaller --batch, --context or decoder$"):
         require_memory(3 << 20, "it", [("--batch 1", 2 << 20)])
 
 
