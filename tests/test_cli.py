@@ -21,8 +21,9 @@ TINY = ("--preset", "seed", "--eval-windows", "2")
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This process's, with the package on the path and no wish for colours."""
-    kept = {key: value for key, value in os.environ.items() if key not in ("FORCE_COLOR", "NO_COLOR", "COLUMNS")}
+    """This process's, with the package on the path and no wishes for colours, columns or buffers."""
+    unwanted = ("FORCE_COLOR", "NO_COLOR", "COLUMNS", "PYTHONUNBUFFERED")
+    kept = {key: value for key, value in os.environ.items() if key not in unwanted}
     return kept | {"PYTHONPATH": str(ROOT)} | more
 
 

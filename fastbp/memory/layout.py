@@ -14,9 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fastbp.base.errors import DoesNotFit
+from fastbp.base.units import format_bytes
 from fastbp.schedule.simulate import Buffer, Simulation
 
 REPAIRS = 60
+LARGEST_BYTES = 1 << 60
+"""More than any machine has; offsets and their sums stay within 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +39,11 @@ class Layout:
 
 
 def lay_out(simulation: Simulation) -> Layout:
-    """The layout of a schedule's buffers."""
+    """The layout of a schedule's buffers. Raises DoesNotFit for more than any machine has."""
     buffers = simulation.buffers
+    if sum(buffer.nbytes for buffer in buffers) > LARGEST_BYTES:
+        peak = format_bytes(simulation.peak_bytes)
+        raise DoesNotFit(f"the plan needs {peak} of activations: take a smaller --batch, --context or decoder")
     born = np.array([buffer.born for buffer in buffers])
     dies = np.array([buffer.dies for buffer in buffers])
     sizes = np.array([buffer.nbytes for buffer in buffers])

@@ -9,7 +9,7 @@ decoder.loss, decoder.gradients["wte"]
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from fastbp.memory.layout import Layout, lay_out
 from fastbp.policy.named import make_plan
 from fastbp.run.backend import choose_backend
 from fastbp.run.bind import Binder
-from fastbp.run.fit import require_memory
+from fastbp.run.fit import Smaller, require_memory
 from fastbp.run.program import Program
 from fastbp.run.runner import Runner
 from fastbp.run.workers import choose_workers
@@ -58,11 +58,10 @@ class Decoder:
         if dtype not in ITEMSIZE:
             raise InputError(f"dtype '{dtype}' is unknown: choose float32 or float64")
         self.config, self.batch, self.dtype = config, batch, dtype
-        # No plan needs less than the stream and its gradient: what cannot fit is refused before it is planned.
-        stream_bytes = 2 * batch * config.context * config.width * ITEMSIZE[dtype]
-        require_memory(self._needed_bytes(stream_bytes), f"--batch {batch} at context {config.context}")
         self.backend = choose_backend(backend)
         self.workers = choose_workers(workers, decoder_graph(config, batch).products_per_pass)
+        # What cannot fit is refused before it is planned: a schedule of a billion rows takes minutes.
+        require_memory(self._least_bytes(batch), f"--batch {batch} at context {config.context}", self._smaller())
         self.graph = decoder_graph(config, batch, workers=self.workers if self.backend.compiled else 0, dtype=dtype)
         self.plan = plan or make_plan(self.graph, policy)
         self._progress = progress
@@ -81,15 +80,23 @@ class Decoder:
         shapes = FlatShapes(parameter_shapes(self.config))
         return 4 * shapes.size * ITEMSIZE[self.dtype] + arena_bytes
 
-    def _smaller(self) -> Iterator[tuple[str, int]]:
-        """Ways to ask for less, the mildest first, and the bytes that each needs."""
+    def _least_bytes(self, batch: int) -> int:
+        """No plan needs less: the stream and its gradient."""
+        return self._needed_bytes(2 * batch * self.config.context * self.config.width * ITEMSIZE[self.dtype])
+
+    def _smaller(self) -> Iterator[Smaller]:
+        """Ways to ask for less, the mildest first."""
         batch = self.batch
         while batch:
-            workers = self.workers if self.backend.compiled else 0
-            graph = decoder_graph(self.config, batch, workers=workers, dtype=self.dtype)
-            peak_bytes = simulate(training_schedule(graph, make_plan(graph, "full"))).peak_bytes
-            yield f"--policy full --batch {batch}", self._needed_bytes(peak_bytes)
+            yield Smaller(f"--policy full --batch {batch}", self._least_bytes(batch), partial(self._full_bytes, batch))
             batch //= 2
+
+    def _full_bytes(self, batch: int) -> int:
+        """What the policy `full` needs at another batch."""
+        graph = decoder_graph(
+            self.config, batch, workers=self.workers if self.backend.compiled else 0, dtype=self.dtype
+        )
+        return self._needed_bytes(simulate(training_schedule(graph, make_plan(graph, "full"))).peak_bytes)
 
     def _make_static(self) -> None:
         """What lives outside the arena: parameters and their gradients, tokens, targets, losses."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -57,16 +58,22 @@ def _groups(cgroups: Path, membership: Path) -> Iterator[tuple[int, Path]]:
                     break
 
 
-def require_memory(needed_bytes: int, what: str, smaller: Iterable[tuple[str, int]] = ()) -> None:
-    """Raises DoesNotFit where `needed_bytes` are not there.
+@dataclass(frozen=True)
+class Smaller:
+    """Something else to ask for. It needs `least_bytes` at least; `exact_bytes` finds out, which may take a while."""
 
-    It names the first of `smaller`, pairs of what to ask for and the bytes that it needs, which would fit.
-    """
+    option: str
+    least_bytes: int
+    exact_bytes: Callable[[], int]
+
+
+def require_memory(needed_bytes: int, what: str, smaller: Iterable[Smaller] = ()) -> None:
+    """Raises DoesNotFit where `needed_bytes` are not there, and names the first of `smaller` that would fit."""
     free = available_bytes()
     if needed_bytes <= free:
         return
     line = f"{what} needs {format_bytes(needed_bytes)}, but {format_bytes(free)} are free"
-    for option, option_bytes in smaller:
-        if option_bytes <= free:
-            raise DoesNotFit(f"{line}: {option} would fit, with {format_bytes(option_bytes)}")
+    for other in smaller:
+        if other.least_bytes <= free and (other_bytes := other.exact_bytes()) <= free:
+            raise DoesNotFit(f"{line}: {other.option} would fit, with {format_bytes(other_bytes)}")
     raise DoesNotFit(f"{line}: take a smaller --batch, --context or decoder")

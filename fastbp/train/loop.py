@@ -74,9 +74,9 @@ class TrainingLoop:
         metrics, start = Metrics(self.folder, trainer.update_count), trainer.update_count
         while True:
             done = trainer.update_count
-            if done % cadence.eval_every == 0 or done == cadence.updates:
+            if done % cadence.eval_every == 0 or done >= cadence.updates:
                 self._evaluate(metrics)
-            if done == cadence.updates:
+            if done >= cadence.updates:
                 return
             if cadence.save_every and done % cadence.save_every == 0 and done > start:
                 self._save()

@@ -64,6 +64,10 @@ def test_the_largest_tensors_at_the_peak(fastbp: RunCommand) -> None:
     assert shown == [buffer["tensor"] for buffer in result["live_at_peak"][: len(shown)]]
 
 
+def test_a_plan_beyond_any_machine_is_refused(fastbp: RunCommand) -> None:
+    fastbp("plan", "--context", 10**8).refused("PiB of activations: take a smaller --batch", code=3)
+
+
 @pytest.mark.parametrize(
     ("options", "parts"),
     [

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from fastbp.commands.train import DEFAULTS
+from fastbp.run.backend import choose_backend
 from fastbp.train.metrics import read_metrics
 from fastbp.train.snapshot import list_snapshots, load_snapshot, save_snapshot
 
@@ -36,7 +37,8 @@ def test_the_result_in_json(fastbp: RunCommand, tmp_path: Path, text: Path) -> N
     out = tmp_path / "run"
     result = fastbp("train", *TINY, "--steps", 4, "--workers", 1, "--out", out, "--json", text).json
     assert set(result) == KEYS
-    assert (result["updates"], result["policy"], result["backend"], result["workers"]) == (4, "save_all", "numba", 1)
+    assert (result["updates"], result["policy"], result["workers"]) == (4, "save_all", 1)
+    assert result["backend"] == choose_backend("auto").name
     assert result["peak_bytes_predicted"] == result["peak_bytes_measured"] > 0
     assert set(result["seconds_per_update"]) == {"median", "min", "max"}
     assert result["seconds_per_update"]["min"] <= result["seconds_per_update"]["median"]
@@ -99,6 +101,13 @@ def test_options_stand_anywhere_between_the_files(fastbp: RunCommand, tmp_path: 
     other.write_text("and more")
     assert fastbp("train", text, *TINY, "--steps", 1, other, "--out", tmp_path / "run", "--json").json
     assert load_snapshot(tmp_path / "run").settings["text"] == [str(text), str(other)]
+
+
+def test_the_preset_is_small_unless_asked_otherwise(fastbp: RunCommand, tmp_path: Path, text: Path) -> None:
+    options = ("--width", 8, "--heads", 2, "--context", 8, "--eval-windows", 2, "--steps", 1)
+    assert fastbp("train", *options, "--out", tmp_path / "run", "--json", text).json
+    snapshot = load_snapshot(tmp_path / "run")
+    assert (snapshot.config.blocks, snapshot.config.positions, snapshot.settings["batch"]) == (4, "learned", 12)
 
 
 def test_ffn_follows_a_width_that_is_given_alone(fastbp: RunCommand, tmp_path: Path, text: Path) -> None:
@@ -176,7 +185,7 @@ def test_settings_are_taken_over_and_may_be_changed(fastbp: RunCommand, run_of: 
     settings = load_snapshot(folder).settings
     assert (settings["steps"], settings["keep_last"], settings["lr"]) == (13, 1, 2e-3)
     assert (settings["eval_every"], settings["batch"], settings["preset"]) == (3, 2, "seed")
-    assert (settings["min_lr"], settings["warmup"], settings["backend"]) == (1e-4, 1, "numba")
+    assert (settings["min_lr"], settings["warmup"], settings["backend"]) == (1e-4, 1, choose_backend("auto").name)
     assert [path.name for path in list_snapshots(folder)] == ["snapshot-00000013"]
 
 
@@ -219,6 +228,15 @@ def test_a_text_that_went_away_is_named(fastbp: RunCommand, tmp_path: Path, text
     moved.rename(tmp_path / "here.txt")
     fastbp("train", "--resume", folder, "--steps", 2).refused("moved.txt' does not exist")
     assert fastbp("train", "--resume", folder, "--steps", 2, "--json", tmp_path / "here.txt").json["updates"] == 2
+
+
+def test_a_relative_text_is_found_from_anywhere(
+    fastbp: RunCommand, tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(text.parent)
+    assert fastbp("train", *TINY, "--steps", 1, "--out", tmp_path / "run", "--json", text.name).json
+    monkeypatch.chdir(tmp_path)
+    assert fastbp("train", "--resume", "run", "--steps", 2, "--json").json["updates"] == 2
 
 
 def test_what_is_no_run_is_not_resumed(fastbp: RunCommand, tmp_path: Path, run_of: RunOf) -> None:
@@ -387,7 +405,8 @@ def test_a_run_that_does_not_fit_is_refused_with_what_would(
     fits = fastbp("train", *TINY, "--steps", 1, "--policy", "full", "--batch", batch, "--out", tmp_path / "run", text)
     assert fits.code == 0
     monkeypatch.setattr("fastbp.run.fit.available_bytes", lambda: 1000)
-    fastbp("train", *TINY, "--out", tmp_path / "none", text).refused("smaller decoder", code=3)
+    nothing = fastbp("train", *TINY, "--out", tmp_path / "none", text)
+    nothing.refused("--batch 2 at context 8 needs", "take a smaller --batch, --context or decoder", code=3)
 
 
 def test_divergence_is_named(fastbp: RunCommand, tmp_path: Path, text: Path) -> None:

@@ -123,7 +123,7 @@ def test_a_signal_is_heard_while_kernels_are_compiled(
 
     monkeypatch.setattr("fastbp.commands.train.load_corpus", interrupted)
     monkeypatch.setattr("fastbp.run.numba_backend._compiled", {})
-    ran = fastbp("train", *TINY, *ENDLESS, "--out", tmp_path / "run", text)
+    ran = fastbp("train", *TINY, *ENDLESS, "--backend", "numba", "--out", tmp_path / "run", text)
     ran.refused("stopped by Ctrl-C before the first update: there was nothing to save", code=130)
     assert not (tmp_path / "run").exists()
 

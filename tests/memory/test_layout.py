@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fastbp.base.errors import DoesNotFit
 from fastbp.graph.config import DecoderConfig
 from fastbp.graph.decoder import decoder_graph
-from fastbp.memory.layout import Layout, lay_out
+from fastbp.memory.layout import LARGEST_BYTES, Layout, lay_out
 from fastbp.policy.named import make_plan
 from fastbp.schedule.plan import Plan, head_rows
 from fastbp.schedule.schedule import Schedule, evaluation_schedule, training_schedule
@@ -122,3 +123,11 @@ def test_the_layout_is_a_function_of_the_schedule() -> None:
     plan = make_plan(GRAPH, "full")
     first, again = (lay_out(simulate(training_schedule(GRAPH, plan))) for _ in range(2))
     assert first == again
+
+
+def test_more_than_any_machine_has_is_refused() -> None:
+    # Offsets are 64-bit integers: their sums would wrap around.
+    largest = LARGEST_BYTES // 64
+    assert lay_out(simulation([(0, 1, largest)])).size_bytes == LARGEST_BYTES
+    with pytest.raises(DoesNotFit, match=r"^the plan needs 1024\.0 PiB of activations: take a smaller --batch"):
+        lay_out(simulation([(0, 1, largest), (1, 2, 1)]))

@@ -17,6 +17,8 @@ def test_a_short_line_stays() -> None:
 def test_a_break_is_at_the_last_space_that_fits() -> None:
     line = "kept        " + "a" * 68 + " b"
     assert wrapped(line, 12) == ["kept        " + "a" * 68, "            b"]
+    line = "kept        a " + "b" * 66 + " c"
+    assert wrapped(line, 12) == ["kept        a " + "b" * 66, "            c"]
     line = "kept        " + "a" * 69 + " b"  # too long by one, and no space before it but the indent's
     assert wrapped(line, 12) == ["kept        " + "a" * 69, "            b"]
 

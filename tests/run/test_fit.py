@@ -11,7 +11,7 @@ from fastbp.base.errors import DoesNotFit
 from fastbp.graph.config import DecoderConfig
 from fastbp.run import fit
 from fastbp.run.decoder import Decoder
-from fastbp.run.fit import available_bytes, require_memory
+from fastbp.run.fit import Smaller, available_bytes, require_memory
 
 FREE = 1 << 30
 UNLIMITED = 9223372036854771712
@@ -64,7 +64,7 @@ def test_cached_files_are_not_used_memory(tmp_path: Path) -> None:
 def test_every_group_up_to_the_root_counts(tmp_path: Path) -> None:
     groups = Groups(tmp_path, "0::/user.slice/session\n")
     groups.add("user.slice/session", "max", 10).add("user.slice", 5000, 1000).add("", 9000, 1000)
-    groups.add("other.slice", 1, 0)
+    groups.add("other.slice", 1, 0).add("..", 1, 0)
     assert groups.left() == 4000 + 7
 
 
@@ -94,14 +94,19 @@ def test_what_fits_is_let_through() -> None:
 
 def test_what_does_not_fit_is_refused_with_the_first_that_would(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fit, "available_bytes", lambda: 1 << 20)
-    asked = iter([("--batch 8", 2 << 20), ("--batch 4", 1 << 20), ("--batch 2", 1 << 19)])
+
+    def unasked() -> int:
+        pytest.fail("its least is too much already")
+
+    smaller = {"--batch 8": unasked, "--batch 6": lambda: 2 << 20, "--batch 4": lambda: 1 << 20, "--batch 2": unasked}
+    asked = iter(Smaller(name, (2 << 20) * (name == "--batch 8"), exact) for name, exact in smaller.items())
     message = r"^it needs 3\.0 MiB, but 1\.0 MiB are free: --batch 4 would fit, with 1\.0 MiB$"
     with pytest.raises(DoesNotFit, match=message) as caught:
         require_memory(3 << 20, "it", asked)
     assert caught.value.exit_code == 3
-    assert list(asked) == [("--batch 2", 1 << 19)]
+    assert [other.option for other in asked] == ["--batch 2"]
     with pytest.raises(DoesNotFit, match=r"are free: take a smaller --batch, --context or decoder$"):
-        require_memory(3 << 20, "it", [("--batch 1", 2 << 20)])
+        require_memory(3 << 20, "it", [Smaller("--batch 1", 0, lambda: 2 << 20)])
 
 
 def test_a_decoder_asks_before_it_allocates(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,3 +126,11 @@ def test_a_decoder_asks_before_it_allocates(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(fit, "available_bytes", lambda: less - 1)
     with pytest.raises(DoesNotFit, match=r": --policy full --batch 4 would fit"):
         Decoder(config, 8, workers=1)
+
+
+def test_a_billion_sequences_are_refused_before_they_are_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = DecoderConfig.preset("seed")
+    monkeypatch.setattr("fastbp.run.decoder.lay_out", lambda simulation: pytest.fail("planned"))
+    message = r"^--batch 1000000000 at context 8 needs .* --policy full --batch \d{5,6} would"
+    with pytest.raises(DoesNotFit, match=message):
+        Decoder(config, 10**9, workers=1)

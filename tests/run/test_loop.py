@@ -123,11 +123,13 @@ def test_a_sleeping_worker_wakes_up() -> None:
 
 
 def test_an_empty_program_ends_at_once() -> None:
+    empty, kernels = Instructions(np.zeros(0, np.int64), np.zeros((0, 0), np.int64)), Kernels()
     with serving(2) as team:
-        team.run(Instructions(np.zeros(0, np.int64), np.zeros((0, 0), np.int64)))
-        kernels = Kernels()
-        team.run(kernels.program(1))
-    assert len(kernels.calls) == 2
+        for _ in range(50):
+            team.run(empty)
+            team.run(kernels.program(1))
+            team.run(empty)
+    assert len(kernels.calls) == 50 * 2
 
 
 def test_the_tables_are_kept_alive() -> None:

@@ -216,7 +216,7 @@ def in_child(decoder: Decoder) -> bytes:
     if child == 0:
         code = 1
         try:
-            signal.alarm(PATIENCE_SECONDS)  # a child that hangs is ended, and the pipe with it
+            signal.alarm(20)  # a child that hangs is ended, and the pipe with it
             os.close(receive)
             with os.fdopen(send, "wb") as pipe:
                 pipe.write(gradients(decoder))

@@ -167,8 +167,17 @@ def test_the_measured_peak_is_the_predicted_one(
     make_loop: MakeLoop, make_trainer: MakeTrainer, policy: str, backend: str
 ) -> None:
     trainer = make_trainer(backend, policy, accumulate=2)
+    trainer.decoder.arena._memory[:] = 7  # what was written before the first update does not count
     cadence = replace(CADENCE, updates=2)
     assert make_loop(trainer=trainer, cadence=cadence).run().peak_bytes == trainer.decoder.peak_bytes_predicted
+
+
+def test_the_measured_peak_is_measured(
+    make_loop: MakeLoop, make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = make_trainer()
+    monkeypatch.setattr(trainer.decoder, "peak_bytes_measured", lambda: 100 + trainer.update_count)
+    assert make_loop(trainer=trainer).run().peak_bytes == 101  # after the first update, once
 
 
 class Plants:

@@ -54,7 +54,16 @@ def test_a_resumed_run_knows_its_evaluations(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "tail",
-    [b'{"update": 3, "lo', b"\0\0\0\0\n", b"\xff\xfe\n", b"7\n", b"[1]\n", b'{"loss": 1.0}\n', b'{"update": "3"}\n'],
+    [
+        b'{"update": 3, "lo',
+        b"\0\0\0\0\n",
+        b"\xff\xfe\n",
+        b'{"up\n{"update": 2, "loss": 1.0}\n',
+        b"7\n",
+        b"[1]\n",
+        b'{"loss": 1.0}\n',
+        b'{"update": "3"}\n',
+    ],
 )
 def test_what_follows_a_damaged_line_is_left_out(tmp_path: Path, tail: bytes) -> None:
     written(tmp_path, 2)

@@ -30,9 +30,12 @@ def copied(flat: Flat) -> dict[str, np.ndarray]:
     return {name: values.copy() for name, values in flat.items()}
 
 
-def test_updates_lower_the_loss(make_trainer: MakeTrainer) -> None:
+def test_updates_lower_the_loss(make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = make_trainer()
     before = trainer.evaluate("training"), trainer.evaluate("validation")
+    prepared: list[tuple[int, float]] = []
+    prepare = trainer.optimiser.prepare
+    monkeypatch.setattr(trainer.optimiser, "prepare", lambda *scalars: (prepared.append(scalars), prepare(*scalars)))
     records = [trainer.update() for _ in range(UPDATES)]
     assert [record.update for record in records] == list(range(UPDATES))
     assert trainer.update_count == UPDATES
@@ -40,6 +43,7 @@ def test_updates_lower_the_loss(make_trainer: MakeTrainer) -> None:
     assert trainer.evaluate("validation") < before[1]
     assert records[0].loss == pytest.approx(np.log(trainer.decoder.config.vocab), rel=0.1)
     assert [record.learning_rate for record in records] == [trainer.learning_rate.at(u) for u in range(UPDATES)]
+    assert prepared == [(u, trainer.learning_rate.at(u)) for u in range(UPDATES)]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
