@@ -26,18 +26,33 @@ class Times:
         return f"{middle:.{digits}f} ms [{low:.{digits}f}-{high:.{digits}f}]"
 
 
+TURN = 4
+"""Runs in a turn; the first is not counted where there are more, since the threads of the one before may still spin."""
+
+
 def interleave(contenders: Mapping[str, Callable[[], object]], seconds: float, least: int = 5) -> dict[str, Times]:
-    """Runs every contender in turn until `seconds` have passed for each on average, at least `least` times."""
+    """Contenders take turns until `seconds` have passed for each on average; each runs at least `least` times.
+
+    A turn is TURN runs of which the first is not counted, or one run where a run takes longer than a second.
+    """
     taken: dict[str, list[float]] = {name: [] for name in contenders}
     for run in contenders.values():
         run()
+    single = {name: timed(run) > 1 for name, run in contenders.items()}
     names = list(contenders)
     begin = time.perf_counter()
     rounds = 0
-    while rounds < least or time.perf_counter() - begin < seconds * len(names):
+    while min(map(len, taken.values())) < least or time.perf_counter() - begin < seconds * len(names):
         for name in names if rounds % 2 == 0 else reversed(names):
-            start = time.perf_counter()
-            contenders[name]()
-            taken[name].append(time.perf_counter() - start)
+            if not single[name]:
+                contenders[name]()
+            taken[name] += [timed(contenders[name]) for _ in range(1 if single[name] else TURN - 1)]
         rounds += 1
     return {name: Times(tuple(values)) for name, values in taken.items()}
+
+
+def timed(run: Callable[[], object]) -> float:
+    """Seconds of one run."""
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start

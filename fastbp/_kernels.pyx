@@ -302,22 +302,25 @@ cdef void qkv_backward(const int64_t *args, int64_t worker, int64_t workers) noe
 # ---- softmax ---------------------------------------------------------------------------------------------------------
 
 
-cdef inline real largest(const real *s, int64_t size, vec scale) noexcept nogil:
-    """The largest of scale · s."""
+cdef inline real largest(const real *s, int64_t size) noexcept nogil:
+    """The largest of s."""
     cdef int64_t j = 0
     cdef vec lowest = splat(<real>-INFINITY), highest = lowest
     while j < size:
-        highest = larger(first(load(s + j, size - j) * scale, lowest, size - j), highest)
+        highest = larger(first(load(s + j, size - j), lowest, size - j), highest)
         j += LANES
     return lane_largest(highest)
 
 
 cdef inline real exp_and_sum(const real *s, real *p, int64_t size, vec scale, vec highest) noexcept nogil:
-    """p = exp(scale · s − highest); returns Σ p. s and p may be the same row."""
+    """p = exp(scale · (s − highest)); returns Σ p. s and p may be the same row.
+
+    The difference comes first: scale · s − highest contracts to one rounding, which can leave the largest score above 0.
+    """
     cdef int64_t j = 0
     cdef vec total = splat(0), e
     while j < size:
-        e = vector_exp(load(s + j, size - j) * scale - highest)
+        e = vector_exp((load(s + j, size - j) - highest) * scale)
         store(p + j, e, size - j)
         total = total + first(e, splat(0), size - j)
         j += LANES
@@ -333,7 +336,7 @@ cdef inline void multiply(real *x, vec factor, int64_t size) noexcept nogil:
 
 cdef inline void softmax_row(const real *s, real *p, int64_t seen, int64_t size, real scale) noexcept nogil:
     """p = softmax(scale · s) over the first `seen` columns, 0 behind; s and p may be the same row."""
-    cdef real highest = largest(s, seen, splat(scale))
+    cdef real highest = largest(s, seen)
     cdef real total = exp_and_sum(s, p, seen, splat(scale), splat(highest))
     multiply(p, splat(<real>1 / total), seen)
     clear(p + seen, size - seen)
@@ -515,7 +518,7 @@ cdef void residual_forward(const int64_t *args, int64_t worker, int64_t workers)
 
 cdef inline real cross_entropy_row(real *z, int64_t target, int64_t V) noexcept nogil:
     """z becomes softmax(z); returns the row's loss."""
-    cdef real at_target = z[target], highest = largest(z, V, splat(1))
+    cdef real at_target = z[target], highest = largest(z, V)
     cdef real total = exp_and_sum(z, z, V, splat(1), splat(highest))
     multiply(z, splat(<real>1 / total), V)
     return <real>log(total) - (at_target - highest)

@@ -3,7 +3,8 @@
     forward   p[n, j] = exp(scale·s[n, j] − m) / Σ_{k ≤ n mod T} exp(scale·s[n, k] − m)  for j ≤ n mod T, else 0
     backward  ds = scale · p ∘ (dp − Σ_k dp_k p_k)
 
-Saved: nothing but the output p. m is the row's largest scaled score, so that no exponential overflows.
+Saved: nothing but the output p. m is the largest of scale·s, so that no exponential overflows; s less its largest comes
+before the scale, since one rounding of scale·s − m can leave it above 0.
 The trap: a score's gradient is its weight times how much better than *average* its value was; without the sum the
 gradient looks plausible and is wrong. Future positions have p = 0, so they get exactly 0 back.
 """
@@ -44,9 +45,9 @@ def softmax_row(args, p, seen, scale):
     """p = softmax(scale · p) over the first `seen` columns, 0 behind."""
     highest = cast(args, -np.inf)
     for j in range(seen):
-        highest = max(highest, p[j] * scale)
+        highest = max(highest, p[j])
     for j in range(seen):
-        p[j] = exp(p[j] * scale - highest)
+        p[j] = exp((p[j] - highest) * scale)
     total = cast(args, 0)
     for j in range(seen):
         total += p[j]

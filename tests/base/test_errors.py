@@ -19,9 +19,7 @@ from fastbp.base.errors import (
     ("error", "exit_code"),
     [(CheckFailed, 1), (NonFinite, 1), (InputError, 2), (DoesNotFit, 3)],
 )
-def test_each_class_has_the_exit_code_of_the_contract(
-    error: type[FastbpError], exit_code: int
-) -> None:
+def test_each_class_has_the_exit_code_of_the_contract(error: type[FastbpError], exit_code: int) -> None:
     assert error("x").exit_code == exit_code
     assert issubclass(error, FastbpError)
 

@@ -38,9 +38,7 @@ class Config:
 
 
 SEED = Config()
-BIASES = Config(
-    width=12, heads=3, feed_forward=40, vocab=20, positions="learned", attention_bias=True
-)
+BIASES = Config(width=12, heads=3, feed_forward=40, vocab=20, positions="learned", attention_bias=True)
 ERF = Config(blocks=1, feed_forward_bias=False, gelu="erf")
 CONFIGS = pytest.mark.parametrize("config", [SEED, BIASES, ERF], ids=["seed", "biases", "erf"])
 
@@ -175,9 +173,7 @@ def test_the_first_token_reaches_the_last_logits() -> None:
 
 def test_a_shorter_window_leaves_later_positions_without_gradient() -> None:
     tokens, targets = windows(BIASES)
-    _, derived = torch_twin.gradients(
-        BIASES, draw(BIASES, np.float64), tokens[:, :5], targets[:, :5]
-    )
+    _, derived = torch_twin.gradients(BIASES, draw(BIASES, np.float64), tokens[:, :5], targets[:, :5])
     assert np.all(derived["wpe"][5:] == 0)
     assert np.all(np.any(derived["wpe"][:5] != 0, axis=1))
 
@@ -237,9 +233,7 @@ def test_the_peer_has_the_same_loss(config: Config, peer: ModuleType) -> None:
 
 @CONFIGS
 @pytest.mark.parametrize("clip", [0.0, 0.01])
-def test_the_first_update_of_the_peer_is_adamw(
-    config: Config, peer: ModuleType, clip: float
-) -> None:
+def test_the_first_update_of_the_peer_is_adamw(config: Config, peer: ModuleType, clip: float) -> None:
     """At the first update both moments equal the gradient: p (1 - lr decay) - lr g / (|g| + eps).
 
     The clipped gradients are small enough for eps to show.

@@ -38,9 +38,7 @@ def drawn(batches: Batches, update: int, micro: int = 0) -> Ids:
         (40, 19, 0.1, 20, 20),  # the shortest with two parts
     ],
 )
-def test_split_cuts_by_position(
-    tokens: int, context: int, fraction: float, train: int, valid: int
-) -> None:
+def test_split_cuts_by_position(tokens: int, context: int, fraction: float, train: int, valid: int) -> None:
     whole = count(tokens)
     parts = split(whole, context, fraction)
     assert (parts.train.size, parts.valid.size, parts.shared) == (train, valid, False)
@@ -189,9 +187,7 @@ def walk(windows: EvaluationWindows) -> tuple[list[int], Ids]:
         (101, 6, [3, 3], [0, 18, 36, 55, 73, 92]),
     ],
 )
-def test_evaluation_windows_are_evenly_spaced(
-    tokens: int, wanted: int, real: list[int], starts: list[int]
-) -> None:
+def test_evaluation_windows_are_evenly_spaced(tokens: int, wanted: int, real: list[int], starts: list[int]) -> None:
     windows = EvaluationWindows(count(tokens), 3, 8, wanted)
     found_real, rows = walk(windows)
     assert found_real == real

@@ -46,9 +46,7 @@ def error_of(paths: str | Path | Sequence[str | Path]) -> str:
         (b"x", "x"),
     ],
 )
-def test_line_ends_and_byte_order_mark_change_and_nothing_else(
-    tmp_path: Path, data: bytes, text: str
-) -> None:
+def test_line_ends_and_byte_order_mark_change_and_nothing_else(tmp_path: Path, data: bytes, text: str) -> None:
     corpus = load_corpus([write(tmp_path, data)])
     assert corpus.text == text
     assert corpus.source_bytes == len(data)
@@ -136,9 +134,7 @@ def test_only_a_byte_order_mark(tmp_path: Path) -> None:
         (b"overlong \xc0\xaf", "byte 0xc0 at offset 9"),
     ],
 )
-def test_invalid_utf8_names_the_byte_and_its_offset_on_disk(
-    tmp_path: Path, data: bytes, where: str
-) -> None:
+def test_invalid_utf8_names_the_byte_and_its_offset_on_disk(tmp_path: Path, data: bytes, where: str) -> None:
     message = error_of([write(tmp_path, data)])
     assert f"is not UTF-8: {where}; " in message
     assert "iconv -f LATIN1 -t UTF-8" in message
@@ -155,9 +151,7 @@ def test_embedded_corpus_is_the_language_reference() -> None:
     corpus = embedded_corpus()
     assert 400_000 < len(corpus.text) < 1_000_000
     assert 'The "assert" statement\n' in corpus.text
-    assert corpus.text.index('The "assert" statement\n***') < corpus.text.index(
-        'The "while" statement\n***'
-    )
+    assert corpus.text.index('The "assert" statement\n***') < corpus.text.index('The "while" statement\n***')
     assert "\r" not in corpus.text
     assert corpus.source_bytes == len(corpus.text.encode())
     assert corpus.sha256 == embedded_corpus().sha256
@@ -173,9 +167,7 @@ def test_embedded_topics_are_joined_in_key_order_by_a_blank_line(
 
 
 @pytest.mark.parametrize("topics", [None, {}, "text"])
-def test_a_python_without_the_language_reference(
-    monkeypatch: pytest.MonkeyPatch, topics: object
-) -> None:
+def test_a_python_without_the_language_reference(monkeypatch: pytest.MonkeyPatch, topics: object) -> None:
     module = types.ModuleType("pydoc_data.topics")
     vars(module)["topics"] = topics
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", module)

@@ -129,10 +129,7 @@ def test_all_three_line_ends(tmp_path: Path) -> None:
 
     All three become LF; an offset in an error still counts the bytes of the file on disk.
     """
-    texts = {
-        load_corpus([write(tmp_path, end.join([b"one", b"two", b""]))]).text
-        for end in (b"\n", b"\r\n", b"\r")
-    }
+    texts = {load_corpus([write(tmp_path, end.join([b"one", b"two", b""]))]).text for end in (b"\n", b"\r\n", b"\r")}
     assert texts == {"one\ntwo\n"}
     with pytest.raises(InputError, match="byte 0xff at offset 10;"):
         load_corpus([write(tmp_path, b"one\r\ntwo\r\n\xff")])
