@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib.util import find_spec
 from types import ModuleType
 
 import numpy as np
@@ -12,8 +11,7 @@ from fastbp.check import against_torch as module
 from fastbp.check.against_torch import ABSOLUTE_LIMIT, RELATIVE_LIMIT, TENSOR_LIMIT, against_torch, compare, torch_twin
 from fastbp.check.seed_window import gradients_of, seed_decoder
 
-CYTHON = pytest.mark.skipif(find_spec("fastbp.run.cython_backend") is None, reason="no Cython backend yet")
-BACKENDS = pytest.mark.parametrize("backend", ["numpy", "numba", pytest.param("cython", marks=CYTHON)])
+BACKENDS = pytest.mark.parametrize("backend", ["numpy", "numba", "cython"])
 
 Gradients = dict[str, np.ndarray]
 

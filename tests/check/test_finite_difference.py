@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,7 @@ from fastbp.check.seed_window import gradients_of, seed_decoder, spread_vectors
 from fastbp.ops.registry import OPS
 from fastbp.run.decoder import Decoder
 
-CYTHON = pytest.mark.skipif(find_spec("fastbp.run.cython_backend") is None, reason="no Cython backend yet")
-BACKENDS = pytest.mark.parametrize("backend", ["numpy", "numba", pytest.param("cython", marks=CYTHON)])
+BACKENDS = pytest.mark.parametrize("backend", ["numpy", "numba", "cython"])
 
 
 def prepared(backend: str = "numpy", seed: int = 0) -> Decoder:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -21,8 +20,7 @@ from fastbp.check.properties import (
 from fastbp.check.seed_window import gradients_of, seed_decoder
 from fastbp.ops.registry import OPS
 
-CYTHON = pytest.mark.skipif(find_spec("fastbp.run.cython_backend") is None, reason="no Cython backend yet")
-BACKENDS = pytest.mark.parametrize("backend", ["numpy", "numba", pytest.param("cython", marks=CYTHON)])
+BACKENDS = pytest.mark.parametrize("backend", ["numpy", "numba", "cython"])
 
 SOFTMAX, ATTENTION, LAYERNORM, RESIDUAL, LINEAR = (
     OPS[name] for name in ("softmax", "attention", "layernorm", "residual", "linear")

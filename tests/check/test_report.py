@@ -15,8 +15,7 @@ from fastbp.check.report import CheckReport, Figure, check
 from fastbp.ops.registry import OPS
 from fastbp.run import numba_backend
 
-CYTHON = pytest.mark.skipif(find_spec("fastbp.run.cython_backend") is None, reason="no Cython backend yet")
-BACKENDS = pytest.mark.parametrize("backend", ["numpy", "numba", pytest.param("cython", marks=CYTHON)])
+BACKENDS = pytest.mark.parametrize("backend", ["numpy", "numba", "cython"])
 TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="no torch")
 
 LAYERNORM, LINEAR = OPS["layernorm"], OPS["linear"]
