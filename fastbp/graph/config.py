@@ -10,6 +10,7 @@ from fastbp.base.errors import InputError, nearest
 
 POSITIONS = ("learned", "sinusoidal")
 GELUS = ("tanh", "erf")
+ATTENTIONS = ("materialised", "tiled")
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class DecoderConfig:
     feed_forward_bias: bool = True
     eps: float = 1e-5
     gelu: str = "tanh"
+    attention: str = "materialised"
+    """materialised: the weights P are saved, T numbers a head and token. tiled: one number a head and token is."""
     scaled_init: bool = True
     """Divide the initial spread of what writes to the residual stream by √(2·blocks), as GPT-2 does."""
 
@@ -44,6 +47,9 @@ class DecoderConfig:
             raise InputError(
                 f"positions '{self.positions}' are unknown{nearest(self.positions, POSITIONS)}: {_or(POSITIONS)}"
             )
+        if self.attention not in ATTENTIONS:
+            near = nearest(self.attention, ATTENTIONS)
+            raise InputError(f"attention '{self.attention}' is unknown{near}: {_or(ATTENTIONS)}")
         if self.gelu not in GELUS:
             raise InputError(f"gelu '{self.gelu}' is unknown{nearest(self.gelu, GELUS)}: {_or(GELUS)}")
         if self.positions == "sinusoidal" and self.width % 2:

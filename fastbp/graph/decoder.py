@@ -126,7 +126,9 @@ def _block(build: _Builder, config: DecoderConfig, i: int) -> None:
     weights = {f"w{part}": f"{block}attn.w{part}" for part in "qkv"}
     biases = {f"b{part}": f"{block}attn.b{part}" for part in "qkv"} if config.attention_bias else {}
     build.add("qkv", block, {"x": block + "ln1", **weights, **biases, "y": "qkv"}, i)
-    build.add("attention", block, {"qkv": block + "qkv", "o": "o", "p": "p"}, i)
+    attention = {"tiled_attention": {"lse": "lse"}} if config.attention == "tiled" else {"attention": {"p": "p"}}
+    for op_name, saved in attention.items():
+        build.add(op_name, block, {"qkv": block + "qkv", "o": "o", **saved}, i)
     linear("o", "proj", "attn", "o", config.attention_bias, {"I": C, "O": C})
     build.add("residual", block, {"x": x, "f": block + "proj", "y": "mid"}, i)
     norm("ln2", middle)

@@ -24,7 +24,13 @@ BAND = 64
 """Rows of queries that are worked on at a time."""
 
 
-def _heads(d, qkv):
+def band_sizes(d):
+    """Rows of a band, and elements of a worker's panel."""
+    rows, D = min(BAND, d.T), d.C // d.H
+    return {"R": rows, "P": max(panel_elements(D, d.T), panel_elements(d.T, D), panel_elements(rows, D))}
+
+
+def heads_of(d, qkv):
     """(B, T, 3C) as three views (B, H, T, D)."""
     return qkv.reshape(d.B, d.T, 3, d.H, -1).transpose(2, 0, 3, 1, 4)
 
@@ -34,14 +40,14 @@ def _scaled(d):
 
 
 def forward(d, qkv, o, p):
-    q, k, v = _heads(d, qkv)
+    q, k, v = heads_of(d, qkv)
     softmax.forward(_scaled(d), q @ k.swapaxes(-1, -2), p)
     o.reshape(d.B, d.T, d.H, -1)[:] = (p @ v).transpose(0, 2, 1, 3)
 
 
 def backward(d, do, qkv, p, dqkv):
-    q, k, v = _heads(d, qkv)
-    dq, dk, dv = _heads(d, dqkv)
+    q, k, v = heads_of(d, qkv)
+    dq, dk, dv = heads_of(d, dqkv)
     do_heads = do.reshape(d.B, d.T, d.H, -1).transpose(0, 2, 1, 3)
     scores = np.empty_like(p)
     softmax.backward(_scaled(d), do_heads @ v.swapaxes(-1, -2), p, scores)
@@ -114,12 +120,7 @@ OP = Op(
     backward_reads=("qkv", "p"),
     forward_scratch={"panel": "W P"},
     scratch={"ds": "W R T", "panel": "W P"},
-    derive=lambda d: {
-        "R": min(BAND, d.T),
-        "P": max(
-            panel_elements(d.C // d.H, d.T), panel_elements(d.T, d.C // d.H), panel_elements(min(BAND, d.T), d.C // d.H)
-        ),
-    },
+    derive=band_sizes,
     independent_along="B",
     forward=forward,
     backward=backward,

@@ -42,7 +42,7 @@ def backward(d, dp, p, ds):
 
 @inline
 def softmax_row(args, p, seen, scale):
-    """p = softmax(scale · p) over the first `seen` columns, 0 behind."""
+    """p = softmax(scale · p) over the first `seen` columns, 0 behind; returns log Σ exp(scale · p)."""
     highest = cast(args, -np.inf)
     for j in range(seen):
         highest = max(highest, p[j])
@@ -56,6 +56,7 @@ def softmax_row(args, p, seen, scale):
         p[j] *= inverse
     for j in range(seen, p.size):
         p[j] = 0
+    return highest + np.log(total)
 
 
 @inline
