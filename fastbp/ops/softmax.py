@@ -56,7 +56,7 @@ def softmax_row(args, p, seen, scale):
         p[j] *= inverse
     for j in range(seen, p.size):
         p[j] = 0
-    return highest + np.log(total)
+    return highest * scale + np.log(total)
 
 
 @inline
