@@ -84,6 +84,25 @@ def test_every_policy_gives_the_bits_of_save_all(preset: str, policy: str, worke
     assert_keystone(preset, BATCHES[preset], policy, backend, workers)
 
 
+@cache
+def tiled(policy: str, backend: str, workers: int) -> tuple[Bits, Decoder]:
+    """A decoder whose attention saves one number a head and token, over two bands of queries."""
+    config = DecoderConfig.preset("seed", attention="tiled", context=70)
+    decoder = filled(Decoder(config, 3, policy=policy, backend=backend, workers=workers))
+    return bits(decoder), decoder
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    "policy", ["save_all", "full", "every(2)", "selective(layernorm, gelu, mlp)", "save_only(lse)"]
+)
+def test_tiled_attention_keeps_the_law(policy: str, workers: int, backend: str) -> None:
+    found, decoder = tiled(policy, backend, workers)
+    assert found == tiled("save_all", backend, 1)[0]
+    assert_peak(decoder)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("workers", [1, 2])

@@ -20,7 +20,8 @@ from fastbp.ops.op import Op
 OPS: dict[str, Op] = {
     module.OP.name: module.OP
     for module in (
-        embedding, layernorm, linear, qkv, attention, tiled_attention, softmax, gelu, residual, linear_cross_entropy, adamw,
+        embedding, layernorm, linear, qkv, attention, tiled_attention, softmax, gelu, residual,
+        linear_cross_entropy, adamw,
     )
 }  # fmt: skip
 

@@ -4,10 +4,10 @@
     backward  P = exp(S − lse) again;  dV = Pᵀ·dO;  dP = dO·Vᵀ;  δ = Σ dO∘O a row;  dS = P ∘ (dP − δ)/√D;
               dQ = dS·K;  dK = dSᵀ·Q
 
-Saved: lse (B, H, T), 4H bytes a token in float32; backward reads q, k, v, O and lse and computes the band's S once more, for 2·T·C
-FLOPs a token (half of the square is skipped). A band's scores stay in the worker's scratch, in L2. Σ dP∘P = Σ dO∘O, so
-no row needs its whole dP first. Workers share the heads of the sequences; dK and dV grow band by band in the order of
-the queries, one chain an element.
+Saved: lse (B, H, T), 4H bytes a token in float32; backward reads q, k, v, O and lse and computes the band's S once more,
+for 2·T·C FLOPs a token (half of the square is skipped). A band's scores stay in the worker's scratch, in L2.
+Σ dP∘P = Σ dO∘O, so no row needs its whole dP first. Workers share the heads of the sequences; dK and dV grow band by
+band in the order of the queries, one chain an element.
 Source: Dao et al. 2022, §3.1 and appendix B.
 """
 
@@ -117,10 +117,9 @@ def numba_backward(args, worker, workers):
             gemm(args, rows, end, D, dout, C, 1, v, 1, wide, ds, T, 0, 0, panel)
             for i in range(rows):
                 n = row_of_o + (r + i) * C
-                _weights_row(
-                    args, span(args, s, i * T, end), span(args, ds, i * T, end), span(args, do, n, D), span(args, o, n, D),
-                    sums[r + i], r + i + 1, D, scale,
-                )  # fmt: skip
+                p_row, ds_row = span(args, s, i * T, end), span(args, ds, i * T, end)
+                do_row, o_row = span(args, do, n, D), span(args, o, n, D)
+                _weights_row(args, p_row, ds_row, do_row, o_row, sums[r + i], r + i + 1, D, scale)
             gemm(args, rows, D, end, ds, T, 1, k, wide, 1, dq + at, wide, 0, 0, panel)
             gemm(args, end, D, rows, ds, 1, T, q + at, wide, 1, dk, wide, dk, wide, panel)
             gemm(args, end, D, rows, s, 1, T, dout, C, 1, dv, wide, dv, wide, panel)

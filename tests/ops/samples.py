@@ -121,6 +121,10 @@ def _sequences() -> list[Sample]:
         Sample("attention", Dims({"B": 3, "T": 70, "C": 51, "H": 3})),
         Sample("attention", Dims({"B": 2, "T": 64, "C": 64, "H": 1})),
         Sample("attention", Dims({"B": 1, "T": 130, "C": 32, "H": 2})),
+        *(
+            Sample("tiled_attention", Dims(dict(zip("BTCH", sizes, strict=True))))
+            for sizes in ((1, 1, 17, 1), (3, 5, 34, 2), (3, 70, 51, 3), (2, 64, 64, 1), (1, 130, 32, 2))
+        ),
         Sample("softmax", Dims({"N": 1, "T": 1}), {"scale": 0.3}),
         Sample("softmax", Dims({"N": 15, "T": 5}), {"scale": 1.5}),
         Sample("softmax", Dims({"N": 210, "T": 70}), {"scale": 0.3}),
