@@ -4,7 +4,7 @@
     backward  P = exp(S − lse) again;  dV = Pᵀ·dO;  dP = dO·Vᵀ;  δ = Σ dO∘O a row;  dS = P ∘ (dP − δ)/√D;
               dQ = dS·K;  dK = dSᵀ·Q
 
-Saved: lse (B, H, T), 4H bytes a token in float32; backward reads q, k, v, O and lse and computes the band's S once more,
+Saved: lse (B, H, T), 4H bytes a token in float32; backward reads q, k, v, O and lse and computes the band's S again,
 for 2·T·C FLOPs a token (half of the square is skipped). A band's scores stay in the worker's scratch, in L2.
 Σ dP∘P = Σ dO∘O, so no row needs its whole dP first. Workers share the heads of the sequences; dK and dV grow band by
 band in the order of the queries, one chain an element.
