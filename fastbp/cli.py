@@ -42,7 +42,7 @@ options:
   --version   show the version and exit
 
 Start with `fastbp train`: it needs no file. `fastbp COMMAND --help` shows every
-option with its default and unit. Sizes are written 64MiB, 1.5GiB or 800000.
+option with its default and unit.
 Exit codes: 0 done, 1 a check failed, 2 bad usage or input, 3 does not fit in
 memory, 130 or 143 stopped by a signal with the state saved."""
 
