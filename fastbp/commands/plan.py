@@ -31,7 +31,7 @@ def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
     graph = decoder_graph(config, batch, workers=workers if backend.compiled else 0, dtype=options.dtype)
     simulation = simulate(training_schedule(graph, make_plan(graph, options.policy)))
     layout = lay_out(simulation)
-    whole = simulate(training_schedule(graph, make_plan(graph, "save_all")))
+    whole = lay_out(simulate(training_schedule(graph, make_plan(graph, "save_all"))))
     parameter_bytes = FlatShapes(parameter_shapes(config)).size * ITEMSIZE[options.dtype]
-    result = plan_json(simulation, parameter_bytes)
+    result = plan_json(simulation, layout, parameter_bytes)
     return result, plan_lines(simulation, layout, whole, parameter_bytes, options.schedule), 0

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-ALIGNMENT = 64
+from fastbp.schedule.simulate import ALIGNMENT
+
 GUARD_BYTES = 4096
 PATTERN = 0xA5
 _SEARCH_BYTES = 1 << 22

@@ -18,13 +18,13 @@ INDENT = 12
 """Columns of a line's name."""
 
 
-def plan_json(simulation: Simulation, parameter_bytes: int) -> dict[str, Any]:
-    """The keys of `fastbp plan --json`."""
+def plan_json(simulation: Simulation, layout: Layout, parameter_bytes: int) -> dict[str, Any]:
+    """The keys of `fastbp plan --json`. The peak is the layout's size, as training predicts it."""
     peak = simulation.peak_tick
     return {
         "policy": simulation.schedule.plan.policy,
         "budget_bytes": None,
-        "peak_bytes": simulation.peak_bytes,
+        "peak_bytes": layout.size_bytes,
         "peak_tick": peak,
         "live_at_peak": [
             {"tensor": _name_at(simulation, buffer, peak), "bytes": buffer.nbytes}
@@ -43,17 +43,17 @@ def plan_json(simulation: Simulation, parameter_bytes: int) -> dict[str, Any]:
 
 
 def plan_lines(
-    simulation: Simulation, layout: Layout, whole: Simulation, parameter_bytes: int, schedule: bool
+    simulation: Simulation, layout: Layout, whole: Layout, parameter_bytes: int, schedule: bool
 ) -> list[str]:
-    """The plan in at most 80 columns. `whole` is the simulation of save_all, to compare with."""
+    """The plan in at most 80 columns. `whole` is the layout of save_all, to compare with."""
     peak, plan = simulation.peak_tick, simulation.schedule.plan
     action = written(simulation.schedule.actions[peak])
-    share = simulation.peak_bytes / whole.peak_bytes
+    share = layout.size_bytes / whole.size_bytes
     lines = [
         f"policy      {plan.policy}",
-        f"peak        {format_bytes(simulation.peak_bytes)} of activations ({simulation.peak_bytes} bytes),"
+        f"peak        {format_bytes(layout.size_bytes)} of activations ({layout.size_bytes} bytes),"
         f" at tick {peak}: {action}",
-        f"            {share:.1%} of save_all's {format_bytes(whole.peak_bytes)},"
+        f"            {share:.1%} of save_all's {format_bytes(whole.size_bytes)},"
         f" for {simulation.extra_flops_share:.1%} more FLOPs",
         f"arena       {format_bytes(layout.size_bytes)}, {layout.fragmentation_bytes} bytes of it fragmentation",
         f"besides     {format_bytes(parameter_bytes)} each: parameters, their gradients, two moments",

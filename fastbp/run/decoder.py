@@ -96,7 +96,7 @@ class Decoder:
         graph = decoder_graph(
             self.config, batch, workers=self.workers if self.backend.compiled else 0, dtype=self.dtype
         )
-        return self._needed_bytes(simulate(training_schedule(graph, make_plan(graph, "full"))).peak_bytes)
+        return self._needed_bytes(lay_out(simulate(training_schedule(graph, make_plan(graph, "full")))).size_bytes)
 
     def _make_static(self) -> None:
         """What lives outside the arena: parameters and their gradients, tokens, targets, losses."""

@@ -27,9 +27,7 @@ class Recompute(Forward):
 
 @dataclass(frozen=True)
 class Backward:
-    """Runs a node backward: gradients of its inputs from those of its outputs; `target` is where an input's gradient
-    goes.
-    """
+    """Runs a node backward: gradients of its inputs from those of its outputs. `takes` as in Forward."""
 
     node: str
     rows: Rows | None = None

@@ -24,13 +24,13 @@ def simulation(policy: str, preset: str = "small") -> Simulation:
 
 def lines(policy: str, preset: str = "small", schedule: bool = False) -> list[str]:
     found = simulation(policy, preset)
-    return plan_lines(found, lay_out(found), simulation("save_all", preset), 3 << 20, schedule)
+    return plan_lines(found, lay_out(found), lay_out(simulation("save_all", preset)), 3 << 20, schedule)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_tensors_at_the_peak_are_those_that_live_then(policy: str) -> None:
     found = simulation(policy)
-    result = plan_json(found, 100)
+    result = plan_json(found, lay_out(found), 100)
     assert json.loads(json.dumps(result)) == result
     live = result["live_at_peak"]
     assert sum(each["bytes"] for each in live) == result["peak_bytes"] == found.peak_bytes
@@ -51,7 +51,7 @@ def test_a_buffer_is_called_by_what_it_holds_at_the_time() -> None:
         for at, action in enumerate(found.schedule.actions)
         for new, old in getattr(action, "takes", ())
     }  # fmt: skip
-    names = {each["tensor"] for each in plan_json(found, 0)["live_at_peak"]}
+    names = {each["tensor"] for each in plan_json(found, lay_out(found), 0)["live_at_peak"]}
     for buffer in shared:
         if buffer.born <= tick < buffer.dies:
             held = [name for name in buffer.names if name not in takes or takes[name] <= tick][-1]
@@ -99,3 +99,11 @@ def test_the_schedule_is_printed_where_it_is_asked_for() -> None:
 @pytest.mark.parametrize("preset", ["seed", "small", "medium"])
 def test_every_line_fits_a_terminal(policy: str, preset: str) -> None:
     assert max(map(len, lines(policy, preset, schedule=True))) <= 80
+
+
+def test_the_peak_counts_the_gaps_as_training_does() -> None:
+    graph = decoder_graph(DecoderConfig.preset("seed"), 3, workers=4)
+    found = simulate(training_schedule(graph, make_plan(graph, "full")))
+    layout = lay_out(found)
+    assert layout.size_bytes > found.peak_bytes, "this shape no longer has gaps: take one that has"
+    assert plan_json(found, layout, 0)["peak_bytes"] == layout.size_bytes

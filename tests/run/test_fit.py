@@ -9,9 +9,12 @@ import pytest
 
 from fastbp.base.errors import DoesNotFit
 from fastbp.graph.config import DecoderConfig
+from fastbp.graph.graph import Graph
 from fastbp.run import fit
 from fastbp.run.decoder import Decoder
 from fastbp.run.fit import Smaller, available_bytes, require_memory
+from fastbp.schedule.plan import Plan
+from fastbp.schedule.schedule import Schedule, training_schedule
 
 FREE = 1 << 30
 UNLIMITED = 9223372036854771712
@@ -130,7 +133,12 @@ def test_a_decoder_asks_before_it_allocates(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_billion_sequences_are_refused_before_they_are_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     config = DecoderConfig.preset("seed")
-    monkeypatch.setattr("fastbp.run.decoder.lay_out", lambda simulation: pytest.fail("planned"))
+
+    def scheduled(graph: Graph, plan: Plan) -> Schedule:
+        assert graph.nodes[0].dims.B < 10**9, "planned"
+        return training_schedule(graph, plan)
+
+    monkeypatch.setattr("fastbp.run.decoder.training_schedule", scheduled)
     message = r"^--batch 1000000000 at context 8 needs .* --policy full --batch \d{5,6} would"
     with pytest.raises(DoesNotFit, match=message):
         Decoder(config, 10**9, workers=1)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import FrozenInstanceError
+from pathlib import Path
 
 import llvmlite.binding as llvm
 import pytest
 
+import fastbp
 from fastbp.simd import target
 from fastbp.simd.target import AVX2, AVX512, DEPTH, GENERIC, TARGET, Target, host_target, panel_elements, vector_length
 
@@ -75,3 +77,8 @@ def test_the_target_is_chosen_once_and_cannot_be_changed() -> None:
     assert host_target() is TARGET
     with pytest.raises(FrozenInstanceError):
         TARGET.vector_bytes = 1  # type: ignore[misc]
+
+
+def test_the_c_product_packs_as_many_terms() -> None:
+    header = (Path(fastbp.__file__).parent / "_gemm.h").read_text()
+    assert f"#define DEPTH {DEPTH} " in header
