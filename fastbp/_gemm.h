@@ -28,6 +28,7 @@
 
 #define FEW_ROWS 64              /* rows of a worker that pay for copying all of B */
 #define AHEAD 12                 /* terms between a load and its prefetch */
+#define FAR_AHEAD 32             /* the same for far columns, which come from memory */
 #define CACHED_BYTES (1 << 20)   /* an output larger than this is fetched ahead of its tile */
 
 /* The compiler may not know where this comes from, so it keeps it rather than working it out again. */
@@ -82,7 +83,7 @@ INLINE void tile(const int rows, const int vectors, const int extra, int64_t dep
                 }
             }
             if (extra & (FETCH_A | PACK_A))
-                __builtin_prefetch(a + AHEAD * a_col);
+                __builtin_prefetch(a + (extra & PACK_A ? FAR_AHEAD : AHEAD) * a_col);
             if (extra & PACK_A) {
                 memcpy(pack_a, a, TILE_ROWS * REAL_BYTES);
                 pack_a += TILE_ROWS;
