@@ -45,6 +45,16 @@ cdef extern from "_gemm.h" nogil:
         int64_t worker, int64_t workers, int64_t M, int64_t N, int64_t K, const real *a, int64_t a_row, int64_t a_col,
         const real *b, int64_t b_row, int64_t b_col, real *c, int64_t c_row, const real *init, int64_t init_row,
         real *panel)
+    ctypedef struct After:
+        void (*run)(const After *after, const real *c, int64_t c_row, int64_t rows, int64_t columns) noexcept nogil
+        const real *before "in"
+        int64_t before_row "in_row"
+        real *out
+        int64_t out_row
+    void shared_gemm_then(
+        int64_t worker, int64_t workers, int64_t M, int64_t N, int64_t K, const real *a, int64_t a_row, int64_t a_col,
+        const real *b, int64_t b_row, int64_t b_col, real *c, int64_t c_row, const real *init, int64_t init_row,
+        real *panel, const After *after)
 
 cdef extern from *:
     """
@@ -197,7 +207,9 @@ cdef inline void layernorm_backward_row(
         c += LANES
 
 
-cdef void layernorm_backward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+cdef inline void layernorm_backward_into(
+    const int64_t *args, int64_t worker, int64_t workers, real *total) noexcept nogil:
+    """The op's backward, and total += dx where there is one."""
     cdef int64_t N = args[1], C = args[2], n, c
     cdef real *dy = reals(args[4])
     cdef real *x = reals(args[5])
@@ -212,6 +224,8 @@ cdef void layernorm_backward(const int64_t *args, int64_t worker, int64_t worker
     cdef vec m, r, g, x_hat
     for n in range(share(N, worker, workers, 1), share(N, worker + 1, workers, 1)):
         layernorm_backward_row(dy + n * C, x + n * C, weight, splat(mean[n]), splat(rstd[n]), dx + n * C, C)
+        if total:
+            add(dx + n * C, total + n * C, C)
     for n in range(N):
         m = splat(mean[n])
         r = splat(rstd[n])
@@ -222,6 +236,10 @@ cdef void layernorm_backward(const int64_t *args, int64_t worker, int64_t worker
             store(dweight + c, load(dweight + c, right - c) + g * x_hat, right - c)
             store(dbias + c, load(dbias + c, right - c) + g, right - c)
             c += LANES
+
+
+cdef void layernorm_backward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    layernorm_backward_into(args, worker, workers, NULL)
 
 
 # ---- linear ----------------------------------------------------------------------------------------------------------
@@ -238,17 +256,23 @@ cdef void add_columns(
         add(dy + n * dy_row + left, dbias + left, width)
 
 
-cdef void linear_forward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+cdef inline void linear_forward_then(
+    const int64_t *args, int64_t worker, int64_t workers, const After *after) noexcept nogil:
     cdef int64_t N = args[1], I = args[2], O = args[3], P = args[4]
     cdef real *x = reals(args[5])
     cdef real *weight = reals(args[6])
     cdef real *bias = reals(args[7])
     cdef real *y = reals(args[8])
     cdef real *panel = reals(args[9]) + worker * P
-    shared_gemm(worker, workers, N, O, I, x, I, 1, weight, O, 1, y, O, bias, 0, panel)
+    shared_gemm_then(worker, workers, N, O, I, x, I, 1, weight, O, 1, y, O, bias, 0, panel, after)
 
 
-cdef void linear_backward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+cdef void linear_forward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    linear_forward_then(args, worker, workers, NULL)
+
+
+cdef inline void linear_backward_then(
+    const int64_t *args, int64_t worker, int64_t workers, const After *after) noexcept nogil:
     cdef int64_t N = args[1], I = args[2], O = args[3], P = args[4]
     cdef real *dy = reals(args[5])
     cdef real *x = reals(args[6])
@@ -257,10 +281,14 @@ cdef void linear_backward(const int64_t *args, int64_t worker, int64_t workers) 
     cdef real *dweight = reals(args[9])
     cdef real *dbias = reals(args[10])
     cdef real *panel = reals(args[11]) + worker * P
-    shared_gemm(worker, workers, N, I, O, dy, O, 1, weight, 1, O, dx, I, NULL, 0, panel)
+    shared_gemm_then(worker, workers, N, I, O, dy, O, 1, weight, 1, O, dx, I, NULL, 0, panel, after)
     shared_gemm(worker, workers, I, O, N, x, 1, I, dy, O, 1, dweight, O, dweight, O, panel)
     if dbias:
         add_columns(worker, workers, N, O, dy, O, dbias)
+
+
+cdef void linear_backward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    linear_backward_then(args, worker, workers, NULL)
 
 
 # ---- qkv -------------------------------------------------------------------------------------------------------------
@@ -703,6 +731,75 @@ cdef void adamw_forward(const int64_t *args, int64_t worker, int64_t workers) no
     adamw_step(hyper, <real>scale, 0, p + middle, g + middle, m + middle, v + middle, stop - middle)
 
 
+# ---- two calls at once (fastbp/run/peephole.py): the first call's row, then the second's --------------------------------
+
+cdef enum:
+    LINEAR_FORWARD_ROW = 10
+    LINEAR_BACKWARD_ROW = 12
+    LAYERNORM_BACKWARD_ROW = 12
+
+
+cdef void then_gelu_tanh(const After *after, const real *c, int64_t c_row, int64_t rows, int64_t columns) noexcept nogil:
+    gelu_rows(True, c, c_row, after.out, after.out_row, rows, columns)
+
+
+cdef void then_gelu_erf(const After *after, const real *c, int64_t c_row, int64_t rows, int64_t columns) noexcept nogil:
+    gelu_rows(False, c, c_row, after.out, after.out_row, rows, columns)
+
+
+cdef void linear_forward_gelu_forward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    cdef const int64_t *gelu = args + LINEAR_FORWARD_ROW
+    cdef After after
+    after.run = then_gelu_tanh if number(gelu + 3) != 0 else then_gelu_erf
+    after.before, after.before_row = NULL, 0
+    after.out, after.out_row = reals(gelu[5]), gelu[2]
+    linear_forward_then(args, worker, workers, &after)
+
+
+cdef void then_add(const After *after, const real *c, int64_t c_row, int64_t rows, int64_t columns) noexcept nogil:
+    """out = before + c."""
+    cdef const real *x
+    cdef const real *f
+    cdef real *y
+    cdef int64_t n, i
+    for n in range(rows):
+        x, f, y = after.before + n * after.before_row, c + n * c_row, after.out + n * after.out_row
+        i = 0
+        while i < columns:
+            store(y + i, load(x + i, columns - i) + load(f + i, columns - i), columns - i)
+            i += LANES
+
+
+cdef void linear_forward_residual_forward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    cdef const int64_t *residual = args + LINEAR_FORWARD_ROW
+    cdef After after
+    after.run = then_add
+    after.before, after.before_row = reals(residual[3]), args[3]
+    after.out, after.out_row = reals(residual[5]), args[3]
+    linear_forward_then(args, worker, workers, &after)
+
+
+cdef void then_slope_tanh(const After *after, const real *c, int64_t c_row, int64_t rows, int64_t columns) noexcept nogil:
+    gelu_backward_rows(True, c, c_row, after.before, after.before_row, after.out, after.out_row, rows, columns)
+
+
+cdef void then_slope_erf(const After *after, const real *c, int64_t c_row, int64_t rows, int64_t columns) noexcept nogil:
+    gelu_backward_rows(False, c, c_row, after.before, after.before_row, after.out, after.out_row, rows, columns)
+
+
+cdef void linear_backward_gelu_backward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    cdef const int64_t *gelu = args + LINEAR_BACKWARD_ROW
+    cdef After after
+    after.run = then_slope_tanh if number(gelu + 3) != 0 else then_slope_erf
+    after.before, after.before_row = reals(gelu[5]), gelu[2]
+    after.out, after.out_row = reals(gelu[6]), gelu[2]
+    linear_backward_then(args, worker, workers, &after)
+
+
+cdef void layernorm_backward_residual_forward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    layernorm_backward_into(args, worker, workers, reals(args[LAYERNORM_BACKWARD_ROW + 5]))
+
+
 # ---- what Python asks for --------------------------------------------------------------------------------------------
 
 _ADDRESSES = {
@@ -727,6 +824,18 @@ _ADDRESSES = {
     "linear_cross_entropy_backward": <intptr_t>&linear_cross_entropy_backward,
     "adamw_forward": <intptr_t>&adamw_forward,
 }
+
+_FUSED_ADDRESSES = {
+    "linear_forward_gelu_forward": <intptr_t>&linear_forward_gelu_forward,
+    "linear_forward_residual_forward": <intptr_t>&linear_forward_residual_forward,
+    "linear_backward_gelu_backward": <intptr_t>&linear_backward_gelu_backward,
+    "layernorm_backward_residual_forward": <intptr_t>&layernorm_backward_residual_forward,
+}
+
+
+def fused_address(name):
+    """The address of a kernel that does two calls at once, 0 where there is none of that name."""
+    return _FUSED_ADDRESSES.get(name, 0)
 
 
 def address(name):
