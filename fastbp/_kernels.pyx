@@ -30,8 +30,14 @@ cdef extern from "_vector_math.h" nogil:
     real lane_largest(vec x)
     double square_sum(const real *x, int64_t size)
     vec vector_exp(vec x)
-    vec vector_erf(vec x)
+    vec vector_exp2(vec t)
     vec vector_sqrt(vec x)
+
+cdef extern from "_gelu.h" nogil:
+    vec gelu_tanh(vec x)
+    vec gelu_tanh_backward(vec dy, vec x)
+    vec gelu_erf(vec x)
+    vec gelu_erf_backward(vec dy, vec x)
 
 cdef extern from "_gemm.h" nogil:
     const int64_t TILE_ROWS
@@ -61,10 +67,6 @@ cdef extern from *:
     static double fastbp_number(const int64_t *at) { double x; memcpy(&x, at, sizeof x); return x; }
 
     enum { ADAMW_PART = 4096 };
-    static const double TWICE_ROOT = 1.5957691216057308; /* 2 √(2/π) */
-    static const double CUBIC = 0.044715;
-    static const double ROOT_HALF = 0.70710678118654752;
-    static const double DENSITY = 0.39894228040143268; /* 1/√(2π) */
 
     #if defined(__x86_64__)
     #define FASTBP_HAS(feature) (__builtin_cpu_init(), __builtin_cpu_supports(feature) != 0)
@@ -79,7 +81,6 @@ cdef extern from *:
     static int fastbp_has_avx512bw(void) { return FASTBP_HAS("avx512bw"); }
     """
     const int64_t ADAMW_PART
-    const double TWICE_ROOT, CUBIC, ROOT_HALF, DENSITY
     double number "fastbp_number"(const int64_t *at) noexcept nogil
     bint has_avx2 "fastbp_has_avx2"()
     bint has_fma "fastbp_has_fma"()
@@ -560,60 +561,57 @@ cdef void tiled_attention_backward(const int64_t *args, int64_t worker, int64_t 
 # ---- gelu ------------------------------------------------------------------------------------------------------------
 
 
-cdef inline vec exp_of_minus_2u(vec x) noexcept nogil:
-    return vector_exp(splat(<real>-TWICE_ROOT) * (x + splat(<real>CUBIC) * (x * x * x)))
+cdef inline void gelu_rows(
+    bint by_tanh, const real *x, int64_t x_row, real *y, int64_t y_row, int64_t rows, int64_t columns) noexcept nogil:
+    """y = gelu(x), row by row; a row starts `x_row` and `y_row` elements behind the one before. y may be x."""
+    cdef int64_t n, i
+    for n in range(rows):
+        i = 0
+        if by_tanh:
+            while i < columns:
+                store(y + n * y_row + i, gelu_tanh(load(x + n * x_row + i, columns - i)), columns - i)
+                i += LANES
+        else:
+            while i < columns:
+                store(y + n * y_row + i, gelu_erf(load(x + n * x_row + i, columns - i)), columns - i)
+                i += LANES
 
 
-cdef inline vec gelu_tanh_slope(vec x) noexcept nogil:
-    """σ(2u) + x σ(2u)(1 − σ(2u))·2u'."""
-    cdef vec sigma = splat(1) / (splat(1) + exp_of_minus_2u(x))
-    cdef vec slope = splat(<real>TWICE_ROOT) * (splat(1) + splat(<real>(3 * CUBIC)) * (x * x))
-    return sigma + x * sigma * (splat(1) - sigma) * slope
-
-
-cdef inline vec normal_distribution(vec x) noexcept nogil:
-    """Φ(x)."""
-    return splat(<real>0.5) * (splat(1) + vector_erf(x * splat(<real>ROOT_HALF)))
-
-
-cdef inline vec gelu_erf_slope(vec x) noexcept nogil:
-    """Φ(x) + x φ(x)."""
-    return normal_distribution(x) + x * (splat(<real>DENSITY) * vector_exp(splat(<real>-0.5) * (x * x)))
+cdef inline void gelu_backward_rows(
+    bint by_tanh, const real *dy, int64_t dy_row, const real *x, int64_t x_row, real *dx, int64_t dx_row, int64_t rows,
+    int64_t columns) noexcept nogil:
+    """dx = dy ∘ gelu'(x), row by row, strides as above. dx may be dy or x."""
+    cdef int64_t n, i
+    cdef vec g
+    for n in range(rows):
+        i = 0
+        if by_tanh:
+            while i < columns:
+                g = gelu_tanh_backward(load(dy + n * dy_row + i, columns - i), load(x + n * x_row + i, columns - i))
+                store(dx + n * dx_row + i, g, columns - i)
+                i += LANES
+        else:
+            while i < columns:
+                g = gelu_erf_backward(load(dy + n * dy_row + i, columns - i), load(x + n * x_row + i, columns - i))
+                store(dx + n * dx_row + i, g, columns - i)
+                i += LANES
 
 
 cdef void gelu_forward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
     cdef int64_t size = args[1] * args[2]
-    cdef int64_t i = share(size, worker, workers, 16), stop = share(size, worker + 1, workers, 16)
-    cdef bint by_tanh = number(args + 3) != 0
+    cdef int64_t start = share(size, worker, workers, 16), stop = share(size, worker + 1, workers, 16)
     cdef real *x = reals(args[4])
     cdef real *y = reals(args[5])
-    cdef vec a
-    while i < stop:
-        a = load(x + i, stop - i)
-        if by_tanh:
-            a = a / (splat(1) + exp_of_minus_2u(a))
-        else:
-            a = a * normal_distribution(a)
-        store(y + i, a, stop - i)
-        i += LANES
+    gelu_rows(number(args + 3) != 0, x + start, 0, y + start, 0, 1, stop - start)
 
 
 cdef void gelu_backward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
     cdef int64_t size = args[1] * args[2]
-    cdef int64_t i = share(size, worker, workers, 16), stop = share(size, worker + 1, workers, 16)
-    cdef bint by_tanh = number(args + 3) != 0
+    cdef int64_t start = share(size, worker, workers, 16), stop = share(size, worker + 1, workers, 16)
     cdef real *dy = reals(args[4])
     cdef real *x = reals(args[5])
     cdef real *dx = reals(args[6])
-    cdef vec a
-    while i < stop:
-        a = load(x + i, stop - i)
-        if by_tanh:
-            a = gelu_tanh_slope(a)
-        else:
-            a = gelu_erf_slope(a)
-        store(dx + i, load(dy + i, stop - i) * a, stop - i)
-        i += LANES
+    gelu_backward_rows(number(args + 3) != 0, dy + start, 0, x + start, 0, dx + start, 0, 1, stop - start)
 
 
 # ---- residual --------------------------------------------------------------------------------------------------------
