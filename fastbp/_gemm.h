@@ -26,7 +26,7 @@
 #define PANELS 12
 #define FAR_BYTES 2048 /* columns of A further apart than this are out of reach of the hardware's prefetching */
 
-#define FEW_ROWS 64              /* rows of a worker that pay for copying all of B */
+#define FEW_ROWS 192             /* rows of a worker that pay for copying all of B */
 #define AHEAD 12                 /* terms between a load and its prefetch */
 #define FAR_AHEAD 32             /* the same for far columns, which come from memory */
 #define CACHED_BYTES (1 << 20)   /* an output larger than this is fetched ahead of its tile */
