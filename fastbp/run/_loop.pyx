@@ -3,6 +3,9 @@
 
 Worker 0 is the caller's thread. The others are threads that live in `serve`: they spin for a moment, then sleep on a
 condition until the next program is posted; one wake-up a run.
+
+While a thread runs a program its denormals are zero, as operands and as results; afterwards its own mode is back
+(docs/decisions/0009).
 """
 
 from libc.stdint cimport int64_t, intptr_t
@@ -45,6 +48,33 @@ cdef extern from *:
 
     enum { FASTBP_SPINS = 4000 };
 
+    /* Denormals count as zero from `fastbp_flush` to `fastbp_restore`; nothing happens on other architectures. */
+    #if defined(__x86_64__)
+    #include <immintrin.h>
+    typedef unsigned fastbp_mode;
+    static inline fastbp_mode fastbp_flush(void) {
+        fastbp_mode before = _mm_getcsr();
+        _mm_setcsr(before | 0x8040);    /* FTZ is bit 15, DAZ bit 6 */
+        return before;
+    }
+    static inline void fastbp_restore(fastbp_mode before) { _mm_setcsr(before); }
+    #elif defined(__aarch64__) && defined(__GNUC__)
+    typedef uint64_t fastbp_mode;
+    static inline fastbp_mode fastbp_flush(void) {
+        fastbp_mode before;
+        __asm__ __volatile__("mrs %0, fpcr" : "=r"(before));
+        __asm__ __volatile__("msr fpcr, %0" : : "r"(before | (UINT64_C(1) << 24)) : "memory");    /* FZ does both */
+        return before;
+    }
+    static inline void fastbp_restore(fastbp_mode before) {
+        __asm__ __volatile__("msr fpcr, %0" : : "r"(before) : "memory");
+    }
+    #else
+    typedef int fastbp_mode;
+    static inline fastbp_mode fastbp_flush(void) { return 0; }
+    static inline void fastbp_restore(fastbp_mode before) { (void)before; }
+    #endif
+
     static void fastbp_barrier(fastbp_team *team) {
         long phase = atomic_load_explicit(&team->phase, memory_order_relaxed);
         if (atomic_fetch_add_explicit(&team->arrived, 1, memory_order_acq_rel) == team->workers - 1) {
@@ -63,10 +93,12 @@ cdef extern from *:
         /* Copies: behind the last barrier worker 0 may fill in the next program while others are still here. */
         const int64_t *functions = team->functions, *row = team->arguments;
         const long count = team->count, stride = team->stride, workers = team->workers;
+        const fastbp_mode before = fastbp_flush();
         for (long i = 0; i < count; i++, row += stride) {
             ((fastbp_kernel)(intptr_t)functions[i])(row, worker, workers);
             if (workers > 1) fastbp_barrier(team);
         }
+        fastbp_restore(before);
     }
 
     static void fastbp_post(fastbp_team *team) {
@@ -110,6 +142,9 @@ cdef extern from *:
         void *mutex
         void *condition
     ctypedef void (*fastbp_kernel)(const int64_t *, int64_t, int64_t) noexcept nogil
+    ctypedef int fastbp_mode
+    fastbp_mode fastbp_flush() noexcept nogil
+    void fastbp_restore(fastbp_mode) noexcept nogil
     void fastbp_run(fastbp_team *, long) noexcept nogil
     void fastbp_post(fastbp_team *) noexcept nogil
     void fastbp_serve(fastbp_team *, long) noexcept nogil
@@ -148,12 +183,15 @@ cdef class Instructions:
     def run_alone(self, long start, long stop, long workers):
         """Runs instructions [start, stop) in the calling thread, which plays each of `workers` workers in turn."""
         cdef long i, worker
+        cdef fastbp_mode before
         if not 0 <= start <= stop <= self.count:
             raise IndexError(f"instructions {start} to {stop} of {self.count}")
         with nogil:
+            before = fastbp_flush()
             for i in range(start, stop):
                 for worker in range(workers):
                     (<fastbp_kernel><intptr_t>self.functions[i])(self.arguments + i * self.stride, worker, workers)
+            fastbp_restore(before)
 
 
 cdef class Team:
