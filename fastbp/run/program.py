@@ -15,7 +15,8 @@ from fastbp.run._loop import Instructions
 class Instruction:
     """One kernel call: the action that it belongs to and its node, op and direction, for people; the rest for machines.
 
-    `address` and `row` for a compiled kernel; `call` for a NumPy one. `outputs` are the tensors that it writes.
+    `address` and `row` for a compiled kernel, which is cut into `tasks` for the workers to take, or into a share for
+    each where that is 0; `call` for a NumPy one. `outputs` are the tensors that it writes.
     """
 
     tick: int
@@ -26,6 +27,7 @@ class Instruction:
     address: int = 0
     row: tuple[int, ...] = ()
     call: Callable[[], None] | None = None
+    tasks: int = 0
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,8 @@ class Program:
         for i, instruction in enumerate(self.instructions):
             rows[i, : len(instruction.row)] = instruction.row
         addresses = np.array([instruction.address for instruction in self.instructions], np.int64)
-        return Instructions(addresses, rows)
+        tasks = np.array([instruction.tasks for instruction in self.instructions], np.int64)
+        return Instructions(addresses, rows, tasks)
 
     def then(self, other: Program) -> Program:
         """This program and behind it another, as one."""
