@@ -15,6 +15,8 @@ import psutil
 from fastbp.run.control_groups import CGROUPS, MEMBERSHIP, control_groups
 
 CPUS = Path("/sys/devices/system/cpu")
+ALIKE = 0.85
+"""Cores of one kind differ in their highest clock too, by some percent; small ones reach two thirds or less of it."""
 
 
 def physical_cores(cpus: Path = CPUS, cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> int:
@@ -46,3 +48,18 @@ def _paid_for(cgroups: Path, membership: Path) -> Iterator[int]:
             continue
         if int(quota) > 0:  # version 1 writes −1 for none
             yield given
+
+
+def cores_are_alike(cpus: Path = CPUS) -> bool:
+    """Whether the CPUs that this process may run on are equally fast, as far as the system tells: laptops pair fast
+    cores with small ones.
+    """
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+    for measure in ("cpu_capacity", "cpufreq/cpuinfo_max_freq"):
+        try:
+            speeds = [int((cpus / f"cpu{cpu}" / measure).read_text()) for cpu in allowed]
+        except (OSError, ValueError):
+            continue
+        if speeds:
+            return min(speeds) >= ALIKE * max(speeds)
+    return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -52,3 +52,7 @@ class Program:
     def then(self, other: Program) -> Program:
         """This program and behind it another, as one."""
         return Program(self.instructions + other.instructions)
+
+    def in_tasks(self, tasks: int) -> Program:
+        """This program with every instruction cut into `tasks`. Its scratch must be made for as many workers."""
+        return Program(tuple(replace(instruction, tasks=tasks) for instruction in self.instructions))

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Iterator
 
 import numpy as np
-import psutil
 import pytest
 
 from fastbp.base.errors import InputError
@@ -18,7 +17,7 @@ from fastbp.graph.config import DecoderConfig
 from fastbp.run import workers as module
 from fastbp.run.decoder import Decoder
 from fastbp.run.program import Program
-from fastbp.run.workers import TINY_FLOPS, Workers, choose_workers, physical_cores
+from fastbp.run.workers import TASKS_A_WORKER, TINY_FLOPS, Workers, choose_parts, choose_workers
 
 BACKENDS = ("numpy", "numba", "cython")
 PATIENCE_SECONDS = 60
@@ -82,15 +81,29 @@ def test_the_decoder_refuses_too_many() -> None:
         Decoder(DecoderConfig.preset("seed"), 1, workers=5)
 
 
-@pytest.mark.parametrize(
-    ("allowed", "physical", "cores"), [({0, 1, 2, 3}, 2, 2), ({3}, 8, 1), ({0, 1}, None, 2), ({0, 1, 2}, 8, 3)]
-)
-def test_cores_are_physical_and_allowed_ones(
-    allowed: set[int], physical: int | None, cores: int, monkeypatch: pytest.MonkeyPatch
+# --- fast and small cores -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("workers", "alike", "parts"), [(1, False, 1), (3, True, 3), (3, False, 12)])
+def test_kernels_are_cut_finer_where_cores_differ(
+    workers: int, alike: bool, parts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: allowed, raising=False)
-    monkeypatch.setattr(psutil, "cpu_count", lambda logical: None if logical else physical)
-    assert physical_cores() == cores
+    monkeypatch.setattr(module, "cores_are_alike", lambda: alike)
+    assert choose_parts(workers) == parts
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("workers", [2, 3])
+def test_tasks_change_no_bit_and_the_plan_counts_their_scratch(
+    workers: int, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = gradients(ready(backend, 1), 3)
+    monkeypatch.setattr(module, "cores_are_alike", lambda: False)
+    decoder = ready(backend, workers)
+    tasks = {instruction.tasks for instruction in decoder.gradients_program.instructions}
+    assert tasks == {0 if backend == "numpy" else workers * TASKS_A_WORKER}
+    assert gradients(decoder, 3) == expected
+    assert decoder.measure_peak_bytes() == decoder.peak_bytes_predicted
 
 
 # --- threads --------------------------------------------------------------------------------------------------------
