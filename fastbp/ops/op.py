@@ -125,6 +125,17 @@ class Op:
             *(("value", p) for p in (self.outputs if self.backward_yields_outputs else ())),
         )
 
+    def arguments(self, direction: str) -> tuple[tuple[str, str], ...]:
+        """(role, port) of a call's arrays, in order."""
+        return self.backward_arguments() if direction == "backward" else self.forward_arguments()
+
+    def writes(self, direction: str, role: str, port: str) -> bool:
+        """Whether a call writes the array of a role and port; scratch aside."""
+        if direction == "forward":
+            return role == "value" and port in {**self.outputs, **self.saved}
+        yielded = role == "value" and port in self.outputs and self.backward_yields_outputs
+        return yielded or (role == "gradient" and port not in self.outputs)
+
     def numpy_kernel(self, direction: str) -> NumpyKernel | None:
         return self.forward if direction == "forward" else self.backward
 

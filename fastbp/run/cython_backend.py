@@ -41,3 +41,8 @@ def module(instruction_set: str, dtype: str) -> Any:
 def address(op_name: str, direction: str, dtype: str) -> int:
     """The address of a kernel, `direction` "forward" or "backward". Raises KeyError where there is no such kernel."""
     return int(module(instruction_set(), dtype).address(f"{op_name}_{direction}"))
+
+
+def fused_address(kernel: str, dtype: str) -> int:
+    """The address of a kernel that does two calls at once, 0 where there is none of that name."""
+    return int(module(instruction_set(), dtype).fused_address(kernel))

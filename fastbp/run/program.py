@@ -2,32 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from fastbp.run._loop import Instructions
-
-
-@dataclass(frozen=True)
-class Instruction:
-    """One kernel call: the action that it belongs to and its node, op and direction, for people; the rest for machines.
-
-    `address` and `row` for a compiled kernel, which is cut into `tasks` for the workers to take, or into a share for
-    each where that is 0; `call` for a NumPy one. `outputs` are the tensors that it writes.
-    """
-
-    tick: int
-    node: str
-    op: str
-    direction: str
-    outputs: tuple[tuple[str, np.ndarray], ...]
-    address: int = 0
-    row: tuple[int, ...] = ()
-    call: Callable[[], None] | None = None
-    tasks: int = 0
+from fastbp.run.instruction import Instruction
+from fastbp.run.peephole import fuse
 
 
 @dataclass(frozen=True)
@@ -38,16 +20,13 @@ class Program:
 
     @cached_property
     def compiled(self) -> Instructions | None:
-        """The table of addresses and argument rows; None for NumPy."""
-        if any(instruction.call for instruction in self.instructions):
-            return None
-        width = max((len(instruction.row) for instruction in self.instructions), default=0)
-        rows = np.zeros((len(self.instructions), width), np.int64)
-        for i, instruction in enumerate(self.instructions):
-            rows[i, : len(instruction.row)] = instruction.row
-        addresses = np.array([instruction.address for instruction in self.instructions], np.int64)
-        tasks = np.array([instruction.tasks for instruction in self.instructions], np.int64)
-        return Instructions(addresses, rows, tasks)
+        """The table of addresses and argument rows, one an instruction; None for NumPy."""
+        return _table(self.instructions)
+
+    @cached_property
+    def fused(self) -> Instructions | None:
+        """The same with adjacent calls fused: what a run takes that nobody watches."""
+        return _table(fuse(self.instructions))
 
     def then(self, other: Program) -> Program:
         """This program and behind it another, as one."""
@@ -56,3 +35,16 @@ class Program:
     def in_tasks(self, tasks: int) -> Program:
         """This program with every instruction cut into `tasks`. Its scratch must be made for as many workers."""
         return Program(tuple(replace(instruction, tasks=tasks) for instruction in self.instructions))
+
+
+def _table(instructions: tuple[Instruction, ...]) -> Instructions | None:
+    """Addresses, argument rows and numbers of tasks; rows are zero-padded to one width; None where an instruction is NumPy's."""
+    if any(instruction.call for instruction in instructions):
+        return None
+    width = max((len(instruction.row) for instruction in instructions), default=0)
+    rows = np.zeros((len(instructions), width), np.int64)
+    for i, instruction in enumerate(instructions):
+        rows[i, : len(instruction.row)] = instruction.row
+    addresses = np.array([instruction.address for instruction in instructions], np.int64)
+    tasks = np.array([instruction.tasks for instruction in instructions], np.int64)
+    return Instructions(addresses, rows, tasks)
