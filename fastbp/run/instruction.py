@@ -39,6 +39,6 @@ class Instruction:
     address: int = 0
     row: tuple[int, ...] = ()
     call: Callable[[], None] | None = None
-    tasks: int = 0
     arguments: tuple[Argument, ...] = ()
     kernel_address: Callable[[str], int] | None = None
+    tasks: int = 0
