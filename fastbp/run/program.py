@@ -38,7 +38,7 @@ class Program:
 
 
 def _table(instructions: tuple[Instruction, ...]) -> Instructions | None:
-    """Addresses, argument rows, zero-padded to one width, and numbers of tasks; None where an instruction is NumPy's."""
+    """Addresses, argument rows (zero-padded to one width) and tasks; None where an instruction is NumPy's."""
     if any(instruction.call for instruction in instructions):
         return None
     width = max((len(instruction.row) for instruction in instructions), default=0)

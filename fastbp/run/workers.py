@@ -8,15 +8,16 @@ from weakref import WeakSet
 
 from fastbp.base.errors import InputError
 from fastbp.run._loop import Instructions, Team
-from fastbp.run.cores import cores_are_alike, physical_cores
+from fastbp.run.cores import cores_are_alike
+from fastbp.run.cores import physical_cores as physical_cores
 
 TINY_FLOPS = 2_000_000
 """An update below this is faster on one worker than what it costs to keep two in step."""
 
 
 TASKS_A_WORKER = 4
-"""Where cores differ. With one of two cores at half its speed an update of `small` took 25 ms instead of 35 with 2, 4 or
-8, one of `medium` 834, 846 and 781 instead of 1055; with equal cores `medium` takes 4 to 5 % longer with 2 or 4."""
+"""Where cores differ. With one of two cores held to half its speed an update of `small` took 25 ms with 2, 4 or 8 instead
+of 35, one of `medium` 834, 846 and 781 instead of 1055; with equal cores `medium` takes 4 to 6 % longer with 2 or 4."""
 
 
 def choose_parts(workers: int) -> int:
