@@ -16,8 +16,8 @@ TINY_FLOPS = 2_000_000
 
 
 TASKS_A_WORKER = 4
-"""Where cores differ. With one of two cores held to half its speed an update of `small` took 25 ms with 2, 4 or 8 instead
-of 35, one of `medium` 834, 846 and 781 instead of 1055; with equal cores `medium` takes 4 to 6 % longer with 2 or 4."""
+"""Where cores differ. With one of two cores held to half its speed an update of `small` took 25 ms with 2, 4 or 8, not
+35, and one of `medium` 834, 846 and 781, not 1055; with equal cores `medium` takes 4 to 6 % longer with 2 or 4."""
 
 
 def choose_parts(workers: int) -> int:
