@@ -14,22 +14,35 @@
 #include "_gemm.h"
 #include "_vector_math.h"
 
-#if VECTOR_BYTES == 64
-#define STRIP_ROWS 8
-#define QUERY_VECTORS 3
+#if VECTOR_BYTES == 64 || defined(__aarch64__)
+#define STRIP_ROWS 8 /* 24 sums of 32 registers */
 #else
-#define STRIP_ROWS 6
-#define QUERY_VECTORS 2
+#define STRIP_ROWS 4 /* 12 of 16; a strip of LANES keys is whole tiles */
 #endif
-
+#define QUERY_VECTORS 3
 #define BLOCK (QUERY_VECTORS * LANES) /* queries, and elements from key to key in transposed scratch */
 
 /* ---- products of small strided operands ------------------------------------------------------------------------- */
 
-/* C = A·B, or C += A·B: `rows` and `vectors` are literals at every call, so the sums live in registers. */
+/* The larger of `peak` and `rows` vectors, `step` apart, in pairs. */
+INLINE vec tallest(const int rows, vec sum[STRIP_ROWS][QUERY_VECTORS], const int j, vec peak) {
+    vec high[STRIP_ROWS];
+    UNROLL for (int i = 0; i < rows; i++)
+        high[i] = sum[i][j];
+    UNROLL for (int i = 0; i + 4 < rows; i++)
+        high[i] = larger(high[i], high[i + 4]);
+    UNROLL for (int i = 0; i < 2 && i + 2 < rows; i++)
+        high[i] = larger(high[i], high[i + 2]);
+    if (rows > 1)
+        high[0] = larger(high[0], high[1]);
+    return larger(high[0], peak);
+}
+
+/* C = A·B, or C += A·B: `rows` and `vectors` are literals at every call, so the sums live in registers. Where `peak` is
+   given, it becomes the largest of itself and of C's rows. */
 INLINE void strip_tile(
     const int rows, const int vectors, int64_t depth, const real *a, int64_t a_row, int64_t a_col, const real *b,
-    int64_t b_row, real *c, int64_t c_row, int add)
+    int64_t b_row, real *c, int64_t c_row, int add, real *peak)
 {
     vec sum[STRIP_ROWS][QUERY_VECTORS];
     UNROLL for (int i = 0; i < rows; i++)
@@ -48,22 +61,25 @@ INLINE void strip_tile(
     UNROLL for (int i = 0; i < rows; i++)
         UNROLL for (int j = 0; j < vectors; j++)
             store_whole(c + i * c_row + j * LANES, sum[i][j]);
+    if (peak)
+        UNROLL for (int j = 0; j < vectors; j++)
+            store_whole(peak + j * LANES, tallest(rows, sum, j, load_whole(peak + j * LANES)));
 }
 
 INLINE void strip_rows(
     const int vectors, int64_t rows, int64_t depth, const real *a, int64_t a_row, int64_t a_col, const real *b,
-    int64_t b_row, real *c, int64_t c_row, int add)
+    int64_t b_row, real *c, int64_t c_row, int add, real *peak)
 {
 #define STRIP_TILE(height)                                                                               \
     do {                                                                                                 \
-        strip_tile(height, vectors, depth, a, a_row, a_col, b, b_row, c, c_row, add);                    \
+        strip_tile(height, vectors, depth, a, a_row, a_col, b, b_row, c, c_row, add, peak);              \
         a += (height) * a_row;                                                                           \
         c += (height) * c_row;                                                                           \
         rows -= (height);                                                                                \
     } while (0)
     while (rows >= STRIP_ROWS)
         STRIP_TILE(STRIP_ROWS);
-    if (rows >= 4)
+    if (STRIP_ROWS > 4 && rows >= 4)
         STRIP_TILE(4);
     if (rows >= 2)
         STRIP_TILE(2);
@@ -72,20 +88,24 @@ INLINE void strip_rows(
 #undef STRIP_TILE
 }
 
+/* F(1, …), F(2, …) or F(3, …): the number of vectors as a literal. */
+#define BY_VECTORS(vectors, F, ...)                                                                      \
+    ((vectors) == 1 ? F(1, __VA_ARGS__) : (vectors) == 2 ? F(2, __VA_ARGS__) : F(3, __VA_ARGS__))
+
 /* C (rows, vectors · LANES) = A (rows, depth) · B (depth, vectors · LANES), or C += A·B where `add`; A has any strides,
    B and C are read and written in whole vectors. */
 static __attribute__((noinline, unused)) void strip_product(
-    int vectors, int64_t rows, int64_t depth, const real *a, int64_t a_row, int64_t a_col, const real *b,
+    int64_t vectors, int64_t rows, int64_t depth, const real *a, int64_t a_row, int64_t a_col, const real *b,
     int64_t b_row, real *c, int64_t c_row, int add)
 {
-    if (vectors == 1)
-        strip_rows(1, rows, depth, a, a_row, a_col, b, b_row, c, c_row, add);
-    else if (vectors == 2)
-        strip_rows(2, rows, depth, a, a_row, a_col, b, b_row, c, c_row, add);
-#if QUERY_VECTORS > 2
-    else
-        strip_rows(3, rows, depth, a, a_row, a_col, b, b_row, c, c_row, add);
-#endif
+    BY_VECTORS(vectors, strip_rows, rows, depth, a, a_row, a_col, b, b_row, c, c_row, add, NULL);
+}
+
+/* Scores of a strip: S (rows, vectors · LANES) = K (rows, D) · Qᵀ, and `peak` takes in their largest, lane by lane. */
+static __attribute__((noinline, unused)) void strip_scores(
+    int64_t vectors, int64_t rows, int64_t D, const real *k, int64_t k_row, const real *query, real *s, real *peak)
+{
+    BY_VECTORS(vectors, strip_rows, rows, D, k, k_row, 1, query, BLOCK, s, BLOCK, 0, peak);
 }
 
 /* The same for a C of any number of vectors, in parts as even as they come. */
@@ -97,7 +117,7 @@ static void wide_product(
     for (int64_t p = 0; p < parts; p++) {
         const int64_t v = vectors * p / parts, at = v * LANES;
         strip_product(
-            (int)(vectors * (p + 1) / parts - v), rows, depth, a, a_row, a_col, b + at, b_row, c + at, c_row, add);
+            vectors * (p + 1) / parts - v, rows, depth, a, a_row, a_col, b + at, b_row, c + at, c_row, add);
     }
 }
 
@@ -150,6 +170,37 @@ static void transpose_out(
         }
 }
 
+/* 2^x for x of at most about 0, as every weight's exponent is; 0 below the smallest normal number, NaN for NaN. A minimax
+   polynomial of degree 6 on −½ … 1, exact at 0; below 1 unit in the last place. */
+INLINE vec weight_of(vec x) {
+#ifdef FASTBP_DOUBLE
+    for (int lane = 0; lane < LANES; lane++)
+        x[lane] = exp2(x[lane]);
+    return x;
+#else
+#if defined(__AVX512DQ__)
+    const vec f = (vec)_mm512_reduce_ps((__m512)x, 1); /* x less its floor, 0 for −∞ */
+#else
+    /* In the low bits of `shifted` stands n + 127, which are the exponent bits of 2^n. */
+    const vec low = splat(-126.0f), magic = splat(12582912.0f + 127.0f);
+    const vec inside = larger(low, x), shifted = inside + magic, f = inside - (shifted - magic);
+#endif
+    vec p = splat(1.80935443e-4f);
+    p = p * f + splat(1.33103877e-3f);
+    p = p * f + splat(9.6073607e-3f);
+    p = p * f + splat(5.55058941e-2f);
+    p = p * f + splat(2.40227595e-1f);
+    p = p * f + splat(6.93147123e-1f);
+    p = p * f + splat(1.0f);
+#if defined(__AVX512DQ__)
+    return (vec)_mm512_scalef_ps((__m512)p, (__m512)x); /* times 2 to the power of the floor */
+#else
+    const vec y = p * (vec)((words)shifted << 23);
+    return (vec)((words)y & ~(words)(inside <= low));
+#endif
+#endif
+}
+
 /* log x for x of at least 1; NaN for NaN. Cephes' logf: a polynomial of degree 8 on √½ … √2. */
 INLINE vec attention_log(vec x) {
 #ifdef FASTBP_DOUBLE
@@ -177,14 +228,21 @@ INLINE vec attention_log(vec x) {
 
 /* ---- blocks of queries, strips of keys ---------------------------------------------------------------------------- */
 
-/* One head of one sequence. `width` is D rounded up to whole vectors. */
+#define LOG2_E 1.4426950408889634
+
+/* One head of one sequence. `width` is D rounded up to whole vectors; e^(scale · s) is 2^(power · s). Where `copied`, rows are
+   copied side by side into scratch: they are far apart in memory, which pays off for many tokens, and must be padded where D
+   fills no vector. */
 typedef struct {
     int64_t T, D, width, chunk;
-    real scale;
+    real scale, power;
+    int copied;
 } Head;
 
 INLINE Head head_of(int64_t T, int64_t D, int64_t chunk) {
-    const Head head = {T, D, (D + LANES - 1) / LANES * LANES, chunk, (real)(1 / sqrt((double)D))};
+    const double scale = 1 / sqrt((double)D);
+    const int copied = T > 128 || D % LANES;
+    const Head head = {T, D, (D + LANES - 1) / LANES * LANES, chunk, (real)scale, (real)(scale * LOG2_E), copied};
     return head;
 }
 
@@ -195,44 +253,43 @@ INLINE int64_t blocks_of(int64_t T) { return (vectors_of(T) + QUERY_VECTORS - 1)
 /* The first vector of block p, which ends where the next begins. */
 INLINE int64_t block_start(int64_t T, int64_t p) { return vectors_of(T) * p / blocks_of(T); }
 
-/* Keys lo … hi of a chunk that are seen by the vectors f … v − 1 of a block alone. Row `lo` is row `lo` − `begin` of the
-   scratch. All lanes of later vectors see them; in vector f the keys from `masked` on are hidden from some. */
+/* Keys lo … hi of a chunk that the vectors f … v − 1 of a block see alone. Strip 0 is the past, which all queries see whole;
+   strip s > 0 are the LANES keys on the diagonal of vector f = s − 1, of which its lane r sees the first r + 1. */
 typedef struct {
-    int64_t f, lo, hi, masked;
+    int64_t f, lo, hi;
 } Strip;
 
-INLINE Strip strip_of(int64_t T, int64_t q0, int64_t f, int64_t begin, int64_t end) {
-    const int64_t diagonal = q0 + f * LANES;
-    const int64_t low = f ? diagonal : 0, high = least(diagonal + LANES, T);
-    const Strip strip = {f, low > begin ? low : begin, least(high, end), diagonal};
+INLINE Strip strip_of(int64_t T, int64_t q0, int64_t s, int64_t begin, int64_t end) {
+    const int64_t f = s ? s - 1 : 0, diagonal = q0 + f * LANES;
+    const int64_t low = s ? diagonal : 0, high = s ? diagonal + LANES : q0;
+    const Strip strip = {f, low > begin ? low : begin, least(least(high, T), end)};
     return strip;
 }
 
 /* ---- forward ------------------------------------------------------------------------------------------------------ */
 
-/* peak = the largest score a lane, over the rows of a strip; hidden scores become −∞. */
-INLINE void find_peak(const int vectors, int64_t rows, int64_t hidden, real *s, real *peak) {
-    vec highest[QUERY_VECTORS];
-    UNROLL for (int j = 0; j < vectors; j++)
-        highest[j] = load_whole(peak + j * LANES);
-    for (int64_t i = 0; i < rows; i++, s += BLOCK) {
-        if (hidden + i > 0)
-            store_whole(s, first(splat((real)-INFINITY), load_whole(s), hidden + i));
-        UNROLL for (int j = 0; j < vectors; j++)
-            highest[j] = larger(load_whole(s + j * LANES), highest[j]);
+/* On the diagonal: scores of keys that a query does not see become −∞, then `peak` takes in the largest. `key` is the first
+   row's place in its strip. */
+static void hide(int64_t vectors, int64_t rows, int64_t key, real *s, real *peak) {
+    for (int64_t i = 0; i < rows; i++) {
+        real *row = s + i * BLOCK;
+        store_whole(row, first(splat((real)-INFINITY), load_whole(row), key + i));
+        for (int64_t j = 0; j < vectors * LANES; j += LANES)
+            store_whole(peak + j, larger(load_whole(row + j), load_whole(peak + j)));
     }
-    UNROLL for (int j = 0; j < vectors; j++)
-        store_whole(peak + j * LANES, highest[j]);
 }
 
-/* S becomes exp(scale · (S − peak)), and total grows by it. The difference comes first: see exp_and_sum. */
-INLINE void weigh(const int vectors, int64_t rows, real scale, real *s, const real *peak, real *total) {
-    vec sum[QUERY_VECTORS];
-    UNROLL for (int j = 0; j < vectors; j++)
+/* S becomes 2^(power · (S − peak)), and total grows by it. The difference comes first: one rounding of power · S less the
+   peak's product can leave the largest score above 0. */
+INLINE void weigh(const int vectors, int64_t rows, real power, real *s, const real *peak, real *total) {
+    vec sum[QUERY_VECTORS], highest[QUERY_VECTORS];
+    UNROLL for (int j = 0; j < vectors; j++) {
         sum[j] = load_whole(total + j * LANES);
+        highest[j] = load_whole(peak + j * LANES);
+    }
     for (int64_t i = 0; i < rows; i++, s += BLOCK)
         UNROLL for (int j = 0; j < vectors; j++) {
-            const vec e = vector_exp((load_whole(s + j * LANES) - load_whole(peak + j * LANES)) * splat(scale));
+            const vec e = weight_of((load_whole(s + j * LANES) - highest[j]) * splat(power));
             store_whole(s + j * LANES, e);
             sum[j] += e;
         }
@@ -240,25 +297,19 @@ INLINE void weigh(const int vectors, int64_t rows, real scale, real *s, const re
         store_whole(total + j * LANES, sum[j]);
 }
 
-/* F(1, …), F(2, …) or F(3, …): the number of vectors as a literal. */
-#if QUERY_VECTORS > 2
-#define BY_VECTORS(vectors, F, ...)                                                                      \
-    ((vectors) == 1 ? F(1, __VA_ARGS__) : (vectors) == 2 ? F(2, __VA_ARGS__) : F(3, __VA_ARGS__))
-#else
-#define BY_VECTORS(vectors, F, ...) ((vectors) == 1 ? F(1, __VA_ARGS__) : F(2, __VA_ARGS__))
-#endif
-
-/* A worker's scratch in a forward call. */
+/* A worker's scratch in a forward call; k and v may lie in place, `row` elements from row to row. */
 typedef struct {
-    real *k, *v, *query, *out, *s, *peak, *last, *total, *square;
+    const real *k, *v;
+    int64_t row;
+    real *k_copy, *v_copy, *query, *out, *s, *peak, *last, *total, *square;
 } Forward;
 
 INLINE Forward forward_scratch(Head head, real *at) {
     const int64_t rows = head.T * head.width, block = head.width * BLOCK;
-    Forward w;
-    w.k = at;
-    w.v = w.k + rows;
-    w.query = w.v + rows;
+    Forward w = {NULL};
+    w.k_copy = at;
+    w.v_copy = w.k_copy + rows;
+    w.query = w.v_copy + rows;
     w.out = w.query + block;
     w.s = w.out + block;
     w.peak = w.s + head.chunk * BLOCK;
@@ -268,10 +319,21 @@ INLINE Forward forward_scratch(Head head, real *at) {
     return w;
 }
 
+/* `keys` rows of K and V, C apart. */
+INLINE void place_keys(Head head, Forward *w, int64_t keys, const real *k, int64_t C) {
+    w->row = head.copied ? head.width : 3 * C;
+    w->k = head.copied ? w->k_copy : k;
+    w->v = head.copied ? w->v_copy : k + C;
+    if (head.copied) {
+        copy_padded(keys, head.D, k, 3 * C, w->k_copy, head.width);
+        copy_padded(keys, head.D, k + C, 3 * C, w->v_copy, head.width);
+    }
+}
+
 /* What was summed under the peak `last` is brought under the new one. */
 static void rescale(Head head, Forward w, int64_t vectors) {
     for (int64_t j = 0; j < vectors * LANES; j += LANES) {
-        const vec factor = vector_exp((load_whole(w.last + j) - load_whole(w.peak + j)) * splat(head.scale));
+        const vec factor = weight_of((load_whole(w.last + j) - load_whole(w.peak + j)) * splat(head.power));
         store_whole(w.total + j, load_whole(w.total + j) * factor);
         for (int64_t c = 0; c < head.D; c++)
             store_whole(w.out + c * BLOCK + j, load_whole(w.out + c * BLOCK + j) * factor);
@@ -280,28 +342,28 @@ static void rescale(Head head, Forward w, int64_t vectors) {
 
 /* Scores, weights and Oᵀ of a block against the keys begin … end. */
 static void attend_chunk(Head head, Forward w, int64_t q0, int64_t vectors, int64_t begin, int64_t end) {
-    for (int64_t f = 0; f < vectors; f++) {
-        const Strip strip = strip_of(head.T, q0, f, begin, end);
-        const int64_t rows = strip.hi - strip.lo, at = f * LANES;
+    for (int64_t i = 0; i <= vectors; i++) {
+        const Strip strip = strip_of(head.T, q0, i, begin, end);
+        const int64_t rows = strip.hi - strip.lo, at = strip.f * LANES, count = vectors - strip.f;
+        const real *k = w.k + strip.lo * w.row;
         real *s = w.s + (strip.lo - begin) * BLOCK + at;
         if (rows <= 0)
             continue;
-        strip_product(
-            (int)(vectors - f), rows, head.D, w.k + strip.lo * head.width, head.width, 1, w.query + at, BLOCK, s, BLOCK, 0);
-        BY_VECTORS(vectors - f, find_peak, rows, strip.lo - strip.masked, s, w.peak + at);
+        strip_scores(count, rows, head.D, k, w.row, w.query + at, s, i ? NULL : w.peak);
+        if (i)
+            hide(count, rows, strip.lo - q0 - at, s, w.peak + at);
     }
     if (begin)
         rescale(head, w, vectors);
-    for (int64_t f = 0; f < vectors; f++) {
-        const Strip strip = strip_of(head.T, q0, f, begin, end);
-        const int64_t rows = strip.hi - strip.lo, at = f * LANES;
+    for (int64_t i = 0; i <= vectors; i++) {
+        const Strip strip = strip_of(head.T, q0, i, begin, end);
+        const int64_t rows = strip.hi - strip.lo, at = strip.f * LANES, count = vectors - strip.f;
+        const real *v = w.v + strip.lo * w.row;
         real *s = w.s + (strip.lo - begin) * BLOCK + at;
         if (rows <= 0)
             continue;
-        BY_VECTORS(vectors - f, weigh, rows, head.scale, s, w.peak + at, w.total + at);
-        strip_product(
-            (int)(vectors - f), head.D, rows, w.v + strip.lo * head.width, 1, head.width, s, BLOCK, w.out + at, BLOCK,
-            begin + f > 0);
+        BY_VECTORS(count, weigh, rows, head.power, s, w.peak + at, w.total + at);
+        strip_product(count, head.D, rows, v, 1, w.row, s, BLOCK, w.out + at, BLOCK, strip.lo > 0);
     }
 }
 
@@ -344,7 +406,7 @@ static __attribute__((unused)) void attend(
     real *lse, real *scratch)
 {
     const Head head = head_of(T, C / H, chunk);
-    const Forward w = forward_scratch(head, scratch);
+    Forward w = forward_scratch(head, scratch);
     const int64_t blocks = blocks_of(T);
     int64_t task, block, last_task, last_block;
     forward_share(B * H, blocks, worker, workers, &task, &block);
@@ -353,8 +415,7 @@ static __attribute__((unused)) void attend(
         const int64_t end = task < last_task ? blocks : last_block;
         const int64_t keys = least(block_start(T, end) * LANES, T);
         const real *q = qkv + task / H * T * 3 * C + task % H * head.D;
-        copy_padded(keys, head.D, q + C, 3 * C, w.k, head.width);
-        copy_padded(keys, head.D, q + 2 * C, 3 * C, w.v, head.width);
+        place_keys(head, &w, keys, q + C, C);
         for (; block < end; block++)
             attend_block(head, w, block, q, 3 * C, o + task / H * T * C + task % H * head.D, C, lse + task * T);
     }
@@ -362,23 +423,27 @@ static __attribute__((unused)) void attend(
 
 /* ---- backward ----------------------------------------------------------------------------------------------------- */
 
-/* A worker's scratch in a backward call. */
+/* A worker's scratch in a backward call. What may lie in place has its row's elements beside it. */
 typedef struct {
-    real *k, *v, *dk, *dv, *query, *dout, *query_rows, *dout_rows, *dq, *p, *ds, *lse, *delta, *square;
+    const real *k, *v, *query_rows, *dout_rows;
+    int64_t row, dout_row;
+    real *dk, *dv;
+    real *k_copy, *v_copy, *dk_copy, *dv_copy, *query_copy, *dout_copy;
+    real *query, *dout, *dq, *p, *ds, *lse, *delta, *square;
 } Backward;
 
 INLINE Backward backward_scratch(Head head, real *at) {
     const int64_t rows = head.T * head.width, block = head.width * BLOCK, scores = head.chunk * BLOCK;
-    Backward w;
-    w.k = at;
-    w.v = w.k + rows;
-    w.dk = w.v + rows;
-    w.dv = w.dk + rows;
-    w.query = w.dv + rows;
+    Backward w = {NULL};
+    w.k_copy = at;
+    w.v_copy = w.k_copy + rows;
+    w.dk_copy = w.v_copy + rows;
+    w.dv_copy = w.dk_copy + rows;
+    w.query_copy = w.dv_copy + rows;
+    w.dout_copy = w.query_copy + block;
+    w.query = w.dout_copy + block;
     w.dout = w.query + block;
-    w.query_rows = w.dout + block;
-    w.dout_rows = w.query_rows + block;
-    w.dq = w.dout_rows + block;
+    w.dq = w.dout + block;
     w.p = w.dq + block;
     w.ds = w.p + scores;
     w.lse = w.ds + scores;
@@ -387,78 +452,114 @@ INLINE Backward backward_scratch(Head head, real *at) {
     return w;
 }
 
-/* S becomes P = exp(scale·S − lse) and dP becomes dS = scale · P ∘ (dP − δ); both 0 where hidden. */
-INLINE void slope(const int vectors, int64_t rows, int64_t hidden, real scale, real *s, real *ds, const real *lse, const real *delta) {
-    for (int64_t i = 0; i < rows; i++, s += BLOCK, ds += BLOCK)
-        UNROLL for (int j = 0; j < vectors; j++) {
-            const int64_t at = j * LANES;
-            vec p = vector_exp(load_whole(s + at) * splat(scale) - load_whole(lse + at));
-            if (j == 0 && hidden + i > 0)
-                p = first((vec){0}, p, hidden + i);
-            store_whole(s + at, p);
-            store_whole(ds + at, p * splat(scale) * (load_whole(ds + at) - load_whole(delta + at)));
+/* K and V, and zeros in dK and dV. */
+INLINE void place_head(Head head, Backward *w, const real *k, real *dk, int64_t C) {
+    w->row = head.copied ? head.width : 3 * C;
+    w->dout_row = head.copied ? head.width : C;
+    w->k = head.copied ? w->k_copy : k;
+    w->v = head.copied ? w->v_copy : k + C;
+    w->dk = head.copied ? w->dk_copy : dk;
+    w->dv = head.copied ? w->dv_copy : dk + C;
+    if (head.copied) {
+        copy_padded(head.T, head.D, k, 3 * C, w->k_copy, head.width);
+        copy_padded(head.T, head.D, k + C, 3 * C, w->v_copy, head.width);
+    }
+    for (int64_t i = 0; i < head.T; i++)
+        for (int64_t j = 0; j < head.width; j += LANES) {
+            store_whole(w->dk + i * w->row + j, (vec){0});
+            store_whole(w->dv + i * w->row + j, (vec){0});
         }
 }
 
-/* A block against the keys of one strip: adds to dK, dV and dQᵀ. `queries` are the block's that exist. */
-static void attend_backward_strip(Head head, Backward w, Strip strip, int64_t vectors, int64_t queries, int add) {
-    const int64_t rows = strip.hi - strip.lo, at = strip.f * LANES, width = head.width, keys = strip.lo * width;
-    const int count = (int)(vectors - strip.f);
-    real *p = w.p + at, *ds = w.ds + at;
-    strip_product(count, rows, head.D, w.k + keys, width, 1, w.query + at, BLOCK, p, BLOCK, 0);
-    strip_product(count, rows, head.D, w.v + keys, width, 1, w.dout + at, BLOCK, ds, BLOCK, 0);
-    BY_VECTORS(count, slope, rows, strip.lo - strip.masked, head.scale, p, ds, w.lse + at, w.delta + at);
-    wide_product(
-        width / LANES, rows, queries - at, p, BLOCK, 1, w.dout_rows + at * width, width, w.dv + keys, width, 1);
-    wide_product(
-        width / LANES, rows, queries - at, ds, BLOCK, 1, w.query_rows + at * width, width, w.dk + keys, width, 1);
-    strip_product(count, head.D, rows, w.k + keys, 1, width, ds, BLOCK, w.dq + at, BLOCK, add);
-}
-
-/* What a block needs of its queries: Q and dO as rows and transposed, log Σ exp and δ = Σ dO∘O. */
-static void load_queries(
-    Head head, Backward w, int64_t queries, const real *q, const real *dout, const real *o, int64_t q_row, int64_t o_row,
-    const real *lse)
+/* What a block needs of its queries: Q and dO as rows and transposed, log₂ Σ exp and δ = Σ dO∘O. */
+static void place_queries(
+    Head head, Backward *w, int64_t queries, const real *q, const real *dout, const real *o, int64_t C, const real *lse)
 {
-    transpose_in(queries, head.D, q, q_row, w.query, BLOCK, w.square);
-    transpose_in(queries, head.D, dout, o_row, w.dout, BLOCK, w.square);
-    copy_padded(queries, head.D, q, q_row, w.query_rows, head.width);
-    copy_padded(queries, head.D, dout, o_row, w.dout_rows, head.width);
+    w->query_rows = head.copied ? w->query_copy : q;
+    w->dout_rows = head.copied ? w->dout_copy : dout;
+    if (head.copied) {
+        copy_padded(queries, head.D, q, 3 * C, w->query_copy, head.width);
+        copy_padded(queries, head.D, dout, C, w->dout_copy, head.width);
+    }
+    transpose_in(queries, head.D, w->query_rows, w->row, w->query, BLOCK, w->square);
+    transpose_in(queries, head.D, w->dout_rows, w->dout_row, w->dout, BLOCK, w->square);
     for (int64_t i = 0; i < BLOCK; i += LANES) {
-        store_whole(w.lse + i, i < queries ? load(lse + i, queries - i) : (vec){0});
-        store_whole(w.delta + i, (vec){0});
+        store_whole(w->lse + i, i < queries ? load(lse + i, queries - i) * splat((real)LOG2_E) : (vec){0});
+        store_whole(w->delta + i, (vec){0});
     }
     for (int64_t i = 0; i < queries; i++) {
         vec sum = {0};
         for (int64_t j = 0; j < head.D; j += LANES)
-            sum += load_whole(w.dout_rows + i * head.width + j) * load(o + i * o_row + j, head.D - j);
-        w.delta[i] = lane_sum(sum);
+            sum += load_whole(w->dout_rows + i * w->dout_row + j) * load(o + i * C + j, head.D - j);
+        w->delta[i] = lane_sum(sum);
     }
+}
+
+/* S becomes P = 2^(power·S − lse) and dP becomes dS = scale · P ∘ (dP − δ). */
+INLINE void slope(
+    const int vectors, int64_t rows, Head head, real *s, real *ds, const real *lse, const real *delta)
+{
+    vec sums[QUERY_VECTORS], along[QUERY_VECTORS];
+    UNROLL for (int j = 0; j < vectors; j++) {
+        sums[j] = load_whole(lse + j * LANES);
+        along[j] = load_whole(delta + j * LANES);
+    }
+    for (int64_t i = 0; i < rows; i++, s += BLOCK, ds += BLOCK)
+        UNROLL for (int j = 0; j < vectors; j++) {
+            const int64_t at = j * LANES;
+            const vec p = weight_of(load_whole(s + at) * splat(head.power) - sums[j]);
+            store_whole(s + at, p);
+            store_whole(ds + at, p * splat(head.scale) * (load_whole(ds + at) - along[j]));
+        }
+}
+
+/* On the diagonal: P and dS become 0 where a query does not see the key. */
+static void clear_hidden(int64_t rows, int64_t key, real *p, real *ds) {
+    for (int64_t i = 0; i < rows; i++, p += BLOCK, ds += BLOCK) {
+        store_whole(p, first((vec){0}, load_whole(p), key + i));
+        store_whole(ds, first((vec){0}, load_whole(ds), key + i));
+    }
+}
+
+/* A block against the keys of one strip: adds to dK, dV and dQᵀ. `queries` are the block's that exist. */
+static void attend_backward_strip(Head head, Backward w, Strip strip, int64_t q0, int64_t vectors, int64_t queries) {
+    const int64_t rows = strip.hi - strip.lo, at = strip.f * LANES, keys = strip.lo * w.row, count = vectors - strip.f;
+    const int64_t columns = head.width / LANES;
+    real *p = w.p + at, *ds = w.ds + at;
+    strip_product(count, rows, head.D, w.k + keys, w.row, 1, w.query + at, BLOCK, p, BLOCK, 0);
+    strip_product(count, rows, head.D, w.v + keys, w.row, 1, w.dout + at, BLOCK, ds, BLOCK, 0);
+    BY_VECTORS(count, slope, rows, head, p, ds, w.lse + at, w.delta + at);
+    if (strip.lo >= q0)
+        clear_hidden(rows, strip.lo - q0 - at, p, ds);
+    wide_product(
+        columns, rows, queries - at, p, BLOCK, 1, w.dout_rows + at * w.dout_row, w.dout_row, w.dv + keys, w.row, 1);
+    wide_product(columns, rows, queries - at, ds, BLOCK, 1, w.query_rows + at * w.row, w.row, w.dk + keys, w.row, 1);
+    strip_product(count, head.D, rows, w.k + keys, 1, w.row, ds, BLOCK, w.dq + at, BLOCK, strip.lo > 0);
 }
 
 static void attend_backward_head(
     Head head, Backward w, const real *q, const real *dout, const real *o, const real *lse, real *dq, int64_t C)
 {
     const int64_t T = head.T, D = head.D, wide = 3 * C;
-    copy_padded(T, D, q + C, wide, w.k, head.width);
-    copy_padded(T, D, q + 2 * C, wide, w.v, head.width);
-    memset(w.dk, 0, (size_t)(2 * T * head.width) * sizeof(real)); /* dV lies behind dK */
+    place_head(head, &w, q + C, dq + C, C);
     for (int64_t block = 0; block < blocks_of(T); block++) {
         const int64_t start = block_start(T, block), vectors = block_start(T, block + 1) - start;
         const int64_t q0 = start * LANES, stop = least(q0 + vectors * LANES, T);
-        load_queries(head, w, stop - q0, q + q0 * wide, dout + q0 * C, o + q0 * C, wide, C, lse + q0);
+        place_queries(head, &w, stop - q0, q + q0 * wide, dout + q0 * C, o + q0 * C, C, lse + q0);
         for (int64_t begin = 0; begin < stop; begin += head.chunk)
-            for (int64_t f = 0; f < vectors; f++) {
-                const Strip strip = strip_of(T, q0, f, begin, least(begin + head.chunk, stop));
+            for (int64_t s = 0; s <= vectors; s++) {
+                const Strip strip = strip_of(T, q0, s, begin, least(begin + head.chunk, stop));
                 if (strip.lo < strip.hi)
-                    attend_backward_strip(head, w, strip, vectors, stop - q0, begin + f > 0);
+                    attend_backward_strip(head, w, strip, q0, vectors, stop - q0);
             }
         transpose_out(stop - q0, D, w.dq, BLOCK, dq + q0 * wide, wide, w.square);
     }
+    if (!head.copied)
+        return;
     for (int64_t i = 0; i < T; i++)
         for (int64_t j = 0; j < D; j += LANES) {
-            store(dq + C + i * wide + j, load_whole(w.dk + i * head.width + j), D - j);
-            store(dq + 2 * C + i * wide + j, load_whole(w.dv + i * head.width + j), D - j);
+            store(dq + C + i * wide + j, load_whole(w.dk + i * w.row + j), D - j);
+            store(dq + 2 * C + i * wide + j, load_whole(w.dv + i * w.row + j), D - j);
         }
 }
 
