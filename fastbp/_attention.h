@@ -24,18 +24,18 @@
 
 /* ---- products of small strided operands ------------------------------------------------------------------------- */
 
-/* The larger of `peak` and `rows` vectors, `step` apart, in pairs. */
+/* The largest of `peak` and of `rows` vectors of a column of sums, in pairs. */
 INLINE vec tallest(const int rows, vec sum[STRIP_ROWS][QUERY_VECTORS], const int j, vec peak) {
-    vec high[STRIP_ROWS];
-    UNROLL for (int i = 0; i < rows; i++)
-        high[i] = sum[i][j];
-    UNROLL for (int i = 0; i + 4 < rows; i++)
-        high[i] = larger(high[i], high[i + 4]);
-    UNROLL for (int i = 0; i < 2 && i + 2 < rows; i++)
-        high[i] = larger(high[i], high[i + 2]);
-    if (rows > 1)
-        high[0] = larger(high[0], high[1]);
-    return larger(high[0], peak);
+    if (rows == 1)
+        return larger(sum[0][j], peak);
+    vec high = larger(sum[0][j], sum[1][j]);
+    if (rows > 2)
+        high = larger(high, larger(sum[2][j], sum[3][j]));
+#if STRIP_ROWS > 4
+    if (rows > 4)
+        high = larger(high, larger(larger(sum[4][j], sum[5][j]), larger(sum[6][j], sum[7][j])));
+#endif
+    return larger(high, peak);
 }
 
 /* C = A·B, or C += A·B: `rows` and `vectors` are literals at every call, so the sums live in registers. Where `peak` is
@@ -374,6 +374,9 @@ static void attend_block(
     const int64_t start = block_start(head.T, block), vectors = block_start(head.T, block + 1) - start;
     const int64_t q0 = start * LANES, stop = least(q0 + vectors * LANES, head.T);
     transpose_in(stop - q0, head.D, q + q0 * q_row, q_row, w.query, BLOCK, w.square);
+    for (int64_t i = q0; i < stop; i++) /* what is written last comes from far */
+        for (int64_t j = 0; j < head.D; j += 64 / REAL_BYTES)
+            __builtin_prefetch(o + i * o_row + j, 1, 2);
     for (int64_t j = 0; j < vectors * LANES; j += LANES) {
         store_whole(w.peak + j, splat((real)-INFINITY));
         store_whole(w.total + j, (vec){0});

@@ -22,7 +22,7 @@ from fastbp.simd.abi import cast, dim, inline, itemsize, span
 from fastbp.simd.gemm import gemm, share
 from fastbp.simd.math import exp
 
-CHUNK = 128
+CHUNK = 96
 """Keys that a block of queries meets at a time."""
 BLOCK = 48
 """Queries of a block, at most: three vectors of the widest kind."""
