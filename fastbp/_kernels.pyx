@@ -70,6 +70,14 @@ cdef extern from "_gemm.h" nogil:
         const real *b, int64_t b_row, int64_t b_col, real *c, int64_t c_row, const real *init, int64_t init_row,
         real *panel, const After *after)
 
+cdef extern from "_attention.h" nogil:
+    void attend(
+        int64_t worker, int64_t workers, int64_t B, int64_t T, int64_t C, int64_t H, int64_t chunk, const real *qkv,
+        real *o, real *lse, real *scratch)
+    void attend_backward(
+        int64_t worker, int64_t workers, int64_t B, int64_t T, int64_t C, int64_t H, int64_t chunk, const real *dout,
+        const real *qkv, const real *o, const real *lse, real *dqkv, real *scratch)
+
 cdef extern from *:
     """
     static double fastbp_number(const int64_t *at) { double x; memcpy(&x, at, sizeof x); return x; }
@@ -481,89 +489,18 @@ cdef void attention_backward(const int64_t *args, int64_t worker, int64_t worker
 # ---- tiled_attention -------------------------------------------------------------------------------------------------
 
 
-cdef inline void weights_row(
-    real *s, real *ds, const real *dout, const real *o, real lse, int64_t seen, int64_t size, int64_t D,
-    real scale) noexcept nogil:
-    """s becomes P = exp(scale·s − lse) and ds, which came as dP, dS over the first `seen` columns; both 0 behind."""
-    cdef int64_t j = 0
-    cdef vec delta = splat(0), p
-    while j < D:
-        delta = delta + load(dout + j, D - j) * load(o + j, D - j)
-        j += LANES
-    delta = splat(lane_sum(delta))
-    j = 0
-    while j < seen:
-        p = vector_exp(load(s + j, seen - j) * splat(scale) - splat(lse))
-        store(s + j, p, seen - j)
-        store(ds + j, p * (load(ds + j, seen - j) - delta) * splat(scale), seen - j)
-        j += LANES
-    clear(s + seen, size - seen)
-    clear(ds + seen, size - seen)
-
-
 cdef void tiled_attention_forward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
-    cdef int64_t B = args[1], T = args[2], C = args[3], H = args[4], R = args[5], P = args[6]
-    cdef int64_t D = C // H, wide = 3 * C, task, r, end, i
-    cdef real *s = reals(args[10]) + worker * R * T
-    cdef real *panel = reals(args[11]) + worker * P
-    cdef real scale = <real>(1 / sqrt(<double>D))
-    cdef real *q
-    cdef real *out
-    cdef real *lse
-    for task in range(share(B * H, worker, workers, 1), share(B * H, worker + 1, workers, 1)):
-        q = reals(args[7]) + task // H * T * wide + task % H * D
-        out = reals(args[8]) + task // H * T * C + task % H * D
-        lse = reals(args[9]) + task * T
-        r = 0
-        while r < T:
-            end = least(r + R, T)
-            gemm(end - r, end, D, q + r * wide, wide, 1, q + C, 1, wide, s, T, NULL, 0, panel)
-            for i in range(r, end):
-                lse[i] = softmax_row(s + (i - r) * T, s + (i - r) * T, i + 1, end, scale)
-            gemm(end - r, D, end, s, T, 1, q + 2 * C, wide, 1, out + r * C, C, NULL, 0, panel)
-            r += R
+    cdef int64_t B = args[1], T = args[2], C = args[3], H = args[4], K = args[5], P = args[6]
+    cdef real *scratch = reals(args[11]) + worker * P
+    attend(worker, workers, B, T, C, H, K, reals(args[8]), reals(args[9]), reals(args[10]), scratch)
 
 
 cdef void tiled_attention_backward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
-    cdef int64_t B = args[1], T = args[2], C = args[3], H = args[4], R = args[5], P = args[6]
-    cdef int64_t D = C // H, wide = 3 * C, task, at, row, r, end, rows, i
-    cdef real *s = reals(args[12]) + worker * R * T
-    cdef real *ds = reals(args[13]) + worker * R * T
-    cdef real *panel = reals(args[14]) + worker * P
-    cdef real scale = <real>(1 / sqrt(<double>D))
-    cdef real *q
-    cdef real *dq
-    cdef real *dk
-    cdef real *dv
-    cdef real *dout
-    cdef real *o
-    cdef real *lse
-    for task in range(share(B * H, worker, workers, 1), share(B * H, worker + 1, workers, 1)):
-        at = task // H * T * wide + task % H * D
-        row = task // H * T * C + task % H * D
-        q = reals(args[8]) + at
-        lse = reals(args[10]) + task * T
-        dq = reals(args[11]) + at
-        dk = dq + C
-        dv = dq + 2 * C
-        r = 0
-        while r < T:
-            end = least(r + R, T)
-            rows = end - r
-            dout = reals(args[7]) + row + r * C
-            o = reals(args[9]) + row + r * C
-            for i in range(r, end):
-                clear(dk + i * wide, D)
-                clear(dv + i * wide, D)
-            gemm(rows, end, D, q + r * wide, wide, 1, q + C, 1, wide, s, T, NULL, 0, panel)
-            gemm(rows, end, D, dout, C, 1, q + 2 * C, 1, wide, ds, T, NULL, 0, panel)
-            for i in range(rows):
-                weights_row(
-                    s + i * T, ds + i * T, dout + i * C, o + i * C, lse[r + i], r + i + 1, end, D, scale)
-            gemm(rows, D, end, ds, T, 1, q + C, wide, 1, dq + r * wide, wide, NULL, 0, panel)
-            gemm(end, D, rows, ds, 1, T, q + r * wide, wide, 1, dk, wide, dk, wide, panel)
-            gemm(end, D, rows, s, 1, T, dout, C, 1, dv, wide, dv, wide, panel)
-            r += R
+    cdef int64_t B = args[1], T = args[2], C = args[3], H = args[4], K = args[5], R = args[7]
+    cdef real *scratch = reals(args[13]) + worker * R
+    attend_backward(
+        worker, workers, B, T, C, H, K, reals(args[8]), reals(args[9]), reals(args[10]), reals(args[11]),
+        reals(args[12]), scratch)
 
 
 # ---- gelu ------------------------------------------------------------------------------------------------------------

@@ -22,6 +22,23 @@ from fastbp.simd.abi import cast, dim, inline, itemsize, span
 from fastbp.simd.gemm import gemm, share
 from fastbp.simd.math import exp
 
+CHUNK = 96
+"""Keys that a block of queries meets at a time."""
+BLOCK = 48
+"""Queries of a block, at most: three vectors of the widest kind."""
+
+
+def scratch_sizes(d):
+    """Keys of a chunk, and elements of a worker's scratch forward and backward, whatever the vectors' length."""
+    width = -(-d.C // d.H // 16) * 16
+    keys, rows = min(CHUNK, d.T), d.T * width
+    small = 16 * 16 + 3 * BLOCK
+    return {
+        "K": keys,
+        "P": 2 * rows + 2 * width * BLOCK + keys * BLOCK + small,
+        "R": 4 * rows + 5 * width * BLOCK + 2 * keys * BLOCK + small,
+    }
+
 
 def _scores(d, q, k):
     """S with −∞ in the future."""
@@ -127,14 +144,14 @@ def numba_backward(args, worker, workers):
 
 OP = Op(
     name="tiled_attention",
-    dims=("B", "T", "C", "H", "R", "P"),
+    dims=("B", "T", "C", "H", "K", "P", "R"),
     inputs={"qkv": "B T 3C"},
     outputs={"o": "B T C"},
     saved={"lse": "B H T"},
     backward_reads=("qkv", "o", "lse"),
-    forward_scratch={"s": "W R T", "panel": "W P"},
-    scratch={"s": "W R T", "ds": "W R T", "panel": "W P"},
-    derive=band_sizes,
+    forward_scratch={"tiles": "W P"},
+    scratch={"tiles": "W R"},
+    derive=scratch_sizes,
     independent_along="B",
     forward=forward,
     backward=backward,
