@@ -30,7 +30,7 @@ cdef extern from "_vector_math.h" nogil:
     real lane_largest(vec x)
     double square_sum(const real *x, int64_t size)
     vec vector_exp(vec x)
-    vec vector_exp2(vec t)
+    vec vector_exp_scaled(vec x, vec scale)
     vec vector_sqrt(vec x)
 
 cdef extern from "_gelu.h" nogil:
@@ -38,6 +38,12 @@ cdef extern from "_gelu.h" nogil:
     vec gelu_tanh_backward(vec dy, vec x)
     vec gelu_erf(vec x)
     vec gelu_erf_backward(vec dy, vec x)
+
+cdef extern from "_layernorm.h" nogil:
+    const int64_t LAYERNORM_BLOCK
+    void layernorm_columns(
+        int parts, int64_t rows, int64_t C, int64_t left, const real *dy, const real *x, const real *mean,
+        const real *rstd, real *dweight, real *dbias)
 
 cdef extern from "_gemm.h" nogil:
     const int64_t TILE_ROWS
@@ -224,10 +230,27 @@ cdef inline void layernorm_backward_row(
         c += LANES
 
 
+cdef inline void layernorm_column_sums(
+    int64_t rows, int64_t C, int64_t left, int64_t right, const real *dy, const real *x, const real *mean,
+    const real *rstd, real *dweight, real *dbias) noexcept nogil:
+    """The sums over `rows` rows for columns `left` to `right`, added to what dweight and dbias hold."""
+    cdef int64_t c = left
+    while c + 4 * LANES <= right:
+        layernorm_columns(4, rows, C, right - c, dy + c, x + c, mean, rstd, dweight + c, dbias + c)
+        c += 4 * LANES
+    while c < right:
+        layernorm_columns(1, rows, C, right - c, dy + c, x + c, mean, rstd, dweight + c, dbias + c)
+        c += LANES
+
+
 cdef inline void layernorm_backward_into(
-    const int64_t *args, int64_t worker, int64_t workers, real *total) noexcept nogil:
-    """The op's backward, and total += dx where there is one."""
-    cdef int64_t N = args[1], C = args[2], n, c
+    const int64_t *args, int64_t worker, int64_t workers, real *stream) noexcept nogil:
+    """dx of a worker's rows, added to `stream` too where there is one; the sums of its columns. All sums run through all rows in order; those over
+    the worker's own rows are made in blocks, right behind the rows' dx, while dy and x are in the cache."""
+    cdef int64_t N = args[1], C = args[2], n, block, end
+    cdef int64_t start = share(N, worker, workers, 1), stop = share(N, worker + 1, workers, 1)
+    cdef int64_t left = share(C, worker, workers, 64 // REAL_BYTES)
+    cdef int64_t right = share(C, worker + 1, workers, 64 // REAL_BYTES)
     cdef real *dy = reals(args[4])
     cdef real *x = reals(args[5])
     cdef real *weight = reals(args[6])
@@ -236,23 +259,20 @@ cdef inline void layernorm_backward_into(
     cdef real *dx = reals(args[9])
     cdef real *dweight = reals(args[10])
     cdef real *dbias = reals(args[11])
-    cdef int64_t left = share(C, worker, workers, 64 // REAL_BYTES)
-    cdef int64_t right = share(C, worker + 1, workers, 64 // REAL_BYTES)
-    cdef vec m, r, g, x_hat
-    for n in range(share(N, worker, workers, 1), share(N, worker + 1, workers, 1)):
-        layernorm_backward_row(dy + n * C, x + n * C, weight, splat(mean[n]), splat(rstd[n]), dx + n * C, C)
-        if total:
-            add(dx + n * C, total + n * C, C)
-    for n in range(N):
-        m = splat(mean[n])
-        r = splat(rstd[n])
-        c = left
-        while c < right:
-            g = load(dy + n * C + c, right - c)
-            x_hat = (load(x + n * C + c, right - c) - m) * r
-            store(dweight + c, load(dweight + c, right - c) + g * x_hat, right - c)
-            store(dbias + c, load(dbias + c, right - c) + g, right - c)
-            c += LANES
+    layernorm_column_sums(start, C, left, right, dy, x, mean, rstd, dweight, dbias)
+    n = start
+    while n < stop:
+        block = n
+        end = least(n + LAYERNORM_BLOCK, stop)
+        while n < end:
+            layernorm_backward_row(dy + n * C, x + n * C, weight, splat(mean[n]), splat(rstd[n]), dx + n * C, C)
+            if stream:
+                add(dx + n * C, stream + n * C, C)
+            n += 1
+        layernorm_column_sums(
+            end - block, C, left, right, dy + block * C, x + block * C, mean + block, rstd + block, dweight, dbias)
+    layernorm_column_sums(
+        N - stop, C, left, right, dy + stop * C, x + stop * C, mean + stop, rstd + stop, dweight, dbias)
 
 
 cdef void layernorm_backward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
@@ -365,7 +385,7 @@ cdef inline real exp_and_sum(const real *s, real *p, int64_t size, vec scale, ve
     cdef int64_t j = 0
     cdef vec total = splat(0), e
     while j < size:
-        e = vector_exp((load(s + j, size - j) - highest) * scale)
+        e = vector_exp_scaled(load(s + j, size - j) - highest, scale)
         store(p + j, e, size - j)
         total = total + first(e, splat(0), size - j)
         j += LANES
@@ -576,12 +596,11 @@ cdef void residual_forward(const int64_t *args, int64_t worker, int64_t workers)
 # ---- linear_cross_entropy --------------------------------------------------------------------------------------------
 
 
-cdef inline real cross_entropy_row(real *z, int64_t target, int64_t V) noexcept nogil:
-    """z becomes softmax(z); returns the row's loss."""
+cdef inline real cross_entropy_row(real *z, int64_t target, real *total, int64_t V) noexcept nogil:
+    """z becomes exp(z − m), m the largest; returns the row's loss, and in `total` their sum."""
     cdef real at_target = z[target], highest = largest(z, V)
-    cdef real total = exp_and_sum(z, z, V, splat(1), splat(highest))
-    multiply(z, splat(<real>1 / total), V)
-    return <real>log(total) - (at_target - highest)
+    total[0] = exp_and_sum(z, z, V, splat(1), splat(highest))
+    return <real>log(total[0]) - (at_target - highest)
 
 
 cdef void linear_cross_entropy_forward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
@@ -592,11 +611,12 @@ cdef void linear_cross_entropy_forward(const int64_t *args, int64_t worker, int6
     cdef real *losses = reals(args[8])
     cdef real *z = reals(args[9])
     cdef real *panel = reals(args[10]) + worker * P
+    cdef real total
     if phase == 0:
         shared_gemm(worker, workers, N, V, C, x, C, 1, weight, 1, C, z, V, NULL, 0, panel)
     else:
         for n in range(share(N, worker, workers, 1), share(N, worker + 1, workers, 1)):
-            losses[n] = cross_entropy_row(z + n * V, targets[n], V)
+            losses[n] = cross_entropy_row(z + n * V, targets[n], &total, V)
 
 
 cdef void linear_cross_entropy_backward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
@@ -610,13 +630,15 @@ cdef void linear_cross_entropy_backward(const int64_t *args, int64_t worker, int
     cdef real *z = reals(args[11])
     cdef real *panel = reals(args[12]) + worker * P
     cdef real *losses = reals(args[13])
+    cdef real total, at_target
     if phase == 0:
         shared_gemm(worker, workers, N, V, C, x, C, 1, weight, 1, C, z, V, NULL, 0, panel)
     elif phase == 1:
         for n in range(share(N, worker, workers, 1), share(N, worker + 1, workers, 1)):
-            losses[n] = cross_entropy_row(z + n * V, targets[n], V)
-            z[n * V + targets[n]] -= 1
-            multiply(z + n * V, splat(dlosses[n]), V)
+            losses[n] = cross_entropy_row(z + n * V, targets[n], &total, V)
+            at_target = (z[n * V + targets[n]] * (<real>1 / total) - 1) * dlosses[n]
+            multiply(z + n * V, splat(<real>1 / total * dlosses[n]), V)
+            z[n * V + targets[n]] = at_target
     else:
         shared_gemm(worker, workers, N, C, V, z, V, 1, weight, C, 1, dx, C, NULL, 0, panel)
         shared_gemm(worker, workers, V, C, N, z, 1, V, x, C, 1, dweight, C, dweight, C, panel)

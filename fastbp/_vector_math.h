@@ -1,6 +1,6 @@
 /* exp, 2^x, reciprocals and square roots of a vector. In float32 the exponentials are minimax polynomials; in float64
-   each lane asks the C library. The same formulas as in fastbp/simd/math.py; tests/simd/test_math_accuracy.py holds the
-   errors against what stands here. */
+   each lane asks the C library. The same formulas as in fastbp/simd/math.py; tests/simd/test_math.py measures the
+   errors there. */
 
 #ifndef FASTBP_VECTOR_MATH_H
 #define FASTBP_VECTOR_MATH_H
@@ -89,6 +89,15 @@ INLINE vec vector_exp(vec x) {
 }
 
 #endif
+
+/* e^(scale·x). In float32 by way of 2^x: the error grows with |scale·x|, by 6e-8 of the result for each unit. */
+INLINE vec vector_exp_scaled(vec x, vec scale) {
+#ifdef FASTBP_DOUBLE
+    return vector_exp(x * scale);
+#else
+    return vector_exp2(x * (scale * splat(1.4426950408889634f)));
+#endif
+}
 
 /* 1/x for a normal x below 2^126, within 1 unit in the last place; elsewhere the result may be NaN.
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 import numpy as np
 
 from fastbp.ops.op import Op
+from fastbp.ops.softmax import exp_and_sum
 from fastbp.simd.abi import cast, dim, inline, int_span, itemsize, span
 from fastbp.simd.gemm import share, shared_gemm
-from fastbp.simd.math import exp
 from fastbp.simd.target import panel_elements
 
 
@@ -47,19 +47,12 @@ def backward(d, dlosses, x, targets, weight, dx, dweight, z, losses):
 @inline
 def _softmax_row(args, z, target):
     """z becomes softmax(z); returns the row's loss."""
-    highest = cast(args, -np.inf)
-    for v in range(z.size):
-        highest = max(highest, z[v])
-    at_target = z[target] - highest
-    for v in range(z.size):
-        z[v] = exp(z[v] - highest)
-    total = cast(args, 0)
-    for v in range(z.size):
-        total += z[v]
+    at_target = z[target]
+    highest, total = exp_and_sum(args, z, z.size, cast(args, 1))
     inverse = cast(args, 1) / total
     for v in range(z.size):
         z[v] *= inverse
-    return np.log(total) - at_target
+    return np.log(total) - (at_target - highest)
 
 
 def numba_forward(args, worker, workers):

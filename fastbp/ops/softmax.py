@@ -18,7 +18,8 @@ import numpy as np
 from fastbp.ops.op import Op
 from fastbp.simd.abi import cast, copy, dim, inline, number, span
 from fastbp.simd.gemm import share
-from fastbp.simd.math import exp
+from fastbp.simd.math import exp_scaled
+from fastbp.simd.vector import map_and_sum, row_largest
 
 
 @dataclass(frozen=True)
@@ -40,17 +41,21 @@ def backward(d, dp, p, ds):
     ds[:] = p * (dp - (dp * p).sum(axis=-1, keepdims=True)) * p.dtype.type(d.scale)
 
 
+_exp_row = map_and_sum(lambda x, scale, highest: exp_scaled(x - highest, scale))
+
+
+@inline
+def exp_and_sum(args, p, size, scale):
+    """p = exp(scale·(p − m)) over the first `size` columns, m their largest; returns m and Σ p."""
+    at = p.ctypes.data
+    highest = row_largest(args, at, size)
+    return highest, _exp_row(args, at, at, size, scale, highest)
+
+
 @inline
 def softmax_row(args, p, seen, scale):
     """p = softmax(scale · p) over the first `seen` columns, 0 behind; returns log Σ exp(scale · p)."""
-    highest = cast(args, -np.inf)
-    for j in range(seen):
-        highest = max(highest, p[j])
-    for j in range(seen):
-        p[j] = exp((p[j] - highest) * scale)
-    total = cast(args, 0)
-    for j in range(seen):
-        total += p[j]
+    highest, total = exp_and_sum(args, p, seen, scale)
     inverse = cast(args, 1) / total
     for j in range(seen):
         p[j] *= inverse
