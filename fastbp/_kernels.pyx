@@ -212,8 +212,9 @@ cdef void layernorm_forward(const int64_t *args, int64_t worker, int64_t workers
 
 
 cdef inline void layernorm_backward_row(
-    const real *dy, const real *x, const real *weight, vec m, vec r, real *dx, int64_t C
+    const real *dy, const real *x, const real *weight, vec m, vec r, real *dx, real *stream, int64_t C
 ) noexcept nogil:
+    """dx of a row, added to `stream` too where there is one."""
     cdef int64_t c = 0
     cdef vec total = splat(0), along = splat(0), g
     while c < C:
@@ -226,7 +227,10 @@ cdef inline void layernorm_backward_row(
     c = 0
     while c < C:
         g = load(dy + c, C - c) * load(weight + c, C - c)
-        store(dx + c, (g - total - (load(x + c, C - c) - m) * r * along) * r, C - c)
+        g = (g - total - (load(x + c, C - c) - m) * r * along) * r
+        if stream: # before the store of dx: equal addresses but for whole pages would make the load wait for it
+            store(stream + c, load(stream + c, C - c) + g, C - c)
+        store(dx + c, g, C - c)
         c += LANES
 
 
@@ -265,9 +269,9 @@ cdef inline void layernorm_backward_into(
         block = n
         end = least(n + LAYERNORM_BLOCK, stop)
         while n < end:
-            layernorm_backward_row(dy + n * C, x + n * C, weight, splat(mean[n]), splat(rstd[n]), dx + n * C, C)
-            if stream:
-                add(dx + n * C, stream + n * C, C)
+            layernorm_backward_row(
+                dy + n * C, x + n * C, weight, splat(mean[n]), splat(rstd[n]), dx + n * C,
+                stream + n * C if stream else NULL, C)
             n += 1
         layernorm_column_sums(
             end - block, C, left, right, dy + block * C, x + block * C, mean + block, rstd + block, dweight, dbias)
@@ -308,8 +312,7 @@ cdef void linear_forward(const int64_t *args, int64_t worker, int64_t workers) n
     linear_forward_then(args, worker, workers, NULL)
 
 
-cdef inline void linear_backward_then(
-    const int64_t *args, int64_t worker, int64_t workers, const After *after) noexcept nogil:
+cdef void linear_backward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
     cdef int64_t N = args[1], I = args[2], O = args[3], P = args[4]
     cdef real *dy = reals(args[5])
     cdef real *x = reals(args[6])
@@ -318,14 +321,10 @@ cdef inline void linear_backward_then(
     cdef real *dweight = reals(args[9])
     cdef real *dbias = reals(args[10])
     cdef real *panel = reals(args[11]) + worker * P
-    shared_gemm_then(worker, workers, N, I, O, dy, O, 1, weight, 1, O, dx, I, NULL, 0, panel, after)
+    shared_gemm(worker, workers, N, I, O, dy, O, 1, weight, 1, O, dx, I, NULL, 0, panel)
     shared_gemm(worker, workers, I, O, N, x, 1, I, dy, O, 1, dweight, O, dweight, O, panel)
     if dbias:
         add_columns(worker, workers, N, O, dy, O, dbias)
-
-
-cdef void linear_backward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
-    linear_backward_then(args, worker, workers, NULL)
 
 
 # ---- qkv -------------------------------------------------------------------------------------------------------------
@@ -700,7 +699,6 @@ cdef void adamw_forward(const int64_t *args, int64_t worker, int64_t workers) no
 
 cdef enum:
     LINEAR_FORWARD_ROW = 10
-    LINEAR_BACKWARD_ROW = 12
     LAYERNORM_BACKWARD_ROW = 12
 
 
@@ -744,23 +742,6 @@ cdef void linear_forward_residual_forward(const int64_t *args, int64_t worker, i
     linear_forward_then(args, worker, workers, &after)
 
 
-cdef void then_slope_tanh(const After *after, const real *c, int64_t c_row, int64_t rows, int64_t columns) noexcept nogil:
-    gelu_backward_rows(True, c, c_row, after.before, after.before_row, after.out, after.out_row, rows, columns)
-
-
-cdef void then_slope_erf(const After *after, const real *c, int64_t c_row, int64_t rows, int64_t columns) noexcept nogil:
-    gelu_backward_rows(False, c, c_row, after.before, after.before_row, after.out, after.out_row, rows, columns)
-
-
-cdef void linear_backward_gelu_backward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
-    cdef const int64_t *gelu = args + LINEAR_BACKWARD_ROW
-    cdef After after
-    after.run = then_slope_tanh if number(gelu + 3) != 0 else then_slope_erf
-    after.before, after.before_row = reals(gelu[5]), gelu[2]
-    after.out, after.out_row = reals(gelu[6]), gelu[2]
-    linear_backward_then(args, worker, workers, &after)
-
-
 cdef void layernorm_backward_residual_forward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
     layernorm_backward_into(args, worker, workers, reals(args[LAYERNORM_BACKWARD_ROW + 5]))
 
@@ -793,7 +774,6 @@ _ADDRESSES = {
 _FUSED_ADDRESSES = {
     "linear_forward_gelu_forward": <intptr_t>&linear_forward_gelu_forward,
     "linear_forward_residual_forward": <intptr_t>&linear_forward_residual_forward,
-    "linear_backward_gelu_backward": <intptr_t>&linear_backward_gelu_backward,
     "layernorm_backward_residual_forward": <intptr_t>&layernorm_backward_residual_forward,
 }
 
