@@ -1,0 +1,38 @@
+"""The machine's limits, measured again and again beside what is judged by them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import cached_property
+
+from fastbp.run.bandwidth import MemoryBandwidth
+from fastbp.run.fma_peak import FmaPeak
+
+
+class Limits:
+    """The FMA peak of some numbers of workers and the bandwidth of the memory. Remembers every measurement."""
+
+    def __init__(self, workers: int, dtype: str = "float32") -> None:
+        self.workers, self._dtype = workers, dtype
+        self._fma_peaks = {count: FmaPeak(count, dtype) for count in {1, workers}}
+        self.gflops: dict[int, list[float]] = defaultdict(list)
+        self.gb_per_second: list[float] = []
+
+    @cached_property
+    def _memory(self) -> MemoryBandwidth:
+        return MemoryBandwidth(self.workers)
+
+    def peak(self, workers: int | None = None) -> float:
+        """GFLOP/s of some workers, all where no number is given, now."""
+        count = workers or self.workers
+        self.gflops[count].append(self._fma_peaks[count].measure(repeats=2))
+        return self.gflops[count][-1]
+
+    def bandwidth(self) -> float:
+        """GB/s of all workers, now."""
+        self.gb_per_second.append(self._memory.measure())
+        return self.gb_per_second[-1]
+
+    def forget_arrays(self) -> None:
+        """Gives back the memory that bandwidth is measured with."""
+        self.__dict__.pop("_memory", None)
