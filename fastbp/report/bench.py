@@ -16,7 +16,7 @@ def bench_lines(result: Row) -> list[str]:
     lines = [
         *(part for line in _machine(result) for part in wrapped(line, 14)),
         "",
-        "Products: GFLOP/s, and % of the FMA peak measured beside, median [range]",
+        "Products by 1 worker and by all: GFLOP/s, % of the FMA peak beside [range]",
         *product_lines(result["gemm"], result["workers"]),
         "",
         "Ops in an update: % of the FMA peak where products dominate (GFLOP/s),",
@@ -50,15 +50,15 @@ def _machine(result: Row) -> list[str]:
 def product_lines(rows: Sequence[Row], workers: int) -> list[str]:
     """One line a product: by one worker, then by all of them."""
     alone = workers == 1
-    title = ["kind", "M", "N", "K", "used by", "1 worker", "% of peak"]
-    title += [] if alone else [f"{workers} workers", "% of peak"]
+    title = ["kind", "M", "N", "K", "used by", "by 1", "% of peak"]
+    title += [] if alone else [f"by {workers}", "% of peak"]
     body = []
     for row in rows:
         cells = [row["kind"], *(str(row[letter]) for letter in "mnk"), _where(row["where"])]
         for found in (row["one_worker"],) if alone else (row["one_worker"], row):
             cells += [f"{found['gflops']:.1f}", _share(found["share_of_peak"], found["share_range"])]
         body.append(cells)
-    return table_lines(title, body, left=(0, 4))
+    return table_lines(title, body, left=(0, 4), gap=1)
 
 
 def _where(names: Sequence[str]) -> str:

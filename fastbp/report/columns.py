@@ -26,9 +26,11 @@ def wrapped(line: str, indent: int) -> list[str]:
     return [*lines, line]
 
 
-def table_lines(title: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> list[str]:
-    """A table without colours; columns not in `left` are flush right. Cells of a row that is too wide wrap."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+def table_lines(
+    title: Sequence[str], rows: Sequence[Sequence[str]], left: Collection[int] = (0,), gap: int = 2
+) -> list[str]:
+    """A table without colours; columns not in `left` are flush right, `gap` apart. Cells of too wide a row wrap."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap - 1, 0, 0))
     for i, name in enumerate(title):
         table.add_column(name, justify="left" if i in left else "right")
     for row in rows:

@@ -11,12 +11,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from fastbp.base.errors import InputError
+from fastbp.base.errors import FastbpError, InputError
 from fastbp.run.resident import rss_peak_bytes
 
 SERVER = Path(__file__).parents[2] / "benchmarks" / "peers" / "serve.py"
@@ -30,8 +31,11 @@ PEERS = {
 TURN_SECONDS = 0.3
 """A turn is as many updates as fit, at least one; where there are several the first is not counted."""
 
+MOST_UPDATES = 500
+"""Of a turn, however short they are."""
 
-class ContenderFailed(Exception):
+
+class ContenderFailed(FastbpError):
     """A contender's process ended before its time; says what it said last."""
 
 
@@ -47,17 +51,22 @@ def require_server() -> None:
 
 
 class Contender:
-    """A running contender, a context manager. `seconds` collects its counted updates."""
+    """A running contender; it ends with the context that it is the manager of."""
 
     def __init__(self, name: str, description: Mapping[str, Any]) -> None:
         self.name = name
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115: closed with the process
+        self._streams = ExitStack()
+        self._errors = self._streams.enter_context(tempfile.TemporaryFile("w+"))  # noqa: SIM115
         self._process = subprocess.Popen(
             [sys.executable, str(SERVER), json.dumps({"contender": name, **description})],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, bufsize=0,
             start_new_session=True,  # Ctrl-C is for the parent, which ends it
         )  # fmt: skip
-        self._updates = 0
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._questions = self._streams.enter_context(self._process.stdin)
+        self._answers = self._streams.enter_context(self._process.stdout)
+        self._updates = 1
 
     def __enter__(self) -> Contender:
         return self
@@ -67,38 +76,36 @@ class Contender:
     ) -> None:
         self._process.kill()
         self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._errors):
-            assert stream is not None
-            stream.close()
+        self._streams.close()
 
     def wait(self) -> None:
         """Until it has done its first update. Raises ContenderFailed."""
-        first = self._answer()[0]
-        self._updates = max(1, min(50, round(TURN_SECONDS / max(first, 1e-9))))
+        self._plan(self._answer())
 
     def turn(self) -> list[float]:
         """Seconds of the counted updates of one turn. Raises ContenderFailed."""
         count = self._updates
         seconds = self._ask(count + (count > 1))
-        # From what is known now, since the first update may have been slow.
-        self._updates = max(1, min(50, round(TURN_SECONDS / max(min(seconds), 1e-9))))
+        self._plan(seconds)
         return seconds[count > 1 :]
+
+    def _plan(self, seconds: list[float]) -> None:
+        """The next turn's updates, from what the last ones took."""
+        self._updates = max(1, min(MOST_UPDATES, round(TURN_SECONDS / max(min(seconds), 1e-9))))
 
     def rss_peak_bytes(self) -> int:
         """The most resident memory that it has had so far."""
         return rss_peak_bytes(self._process.pid)
 
     def _ask(self, updates: int) -> list[float]:
-        assert self._process.stdin is not None
         try:
-            print(updates, file=self._process.stdin, flush=True)
+            self._questions.write(b"%d\n" % updates)
         except BrokenPipeError:
             raise self._failure() from None
         return self._answer()
 
     def _answer(self) -> list[float]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        line = self._answers.readline()
         if not line:
             raise self._failure()
         answer: list[float] = json.loads(line)
