@@ -16,7 +16,7 @@ from fastbp.graph.decoder import decoder_graph
 from fastbp.report.bench import contender_lines
 from fastbp.run.contender import installed
 from fastbp.run.limits import Limits
-from fastbp.run.workers import choose_workers
+from fastbp.run.workers import Workers, choose_workers
 from fastbp.train.benchmark import description, measure_contenders
 
 
@@ -25,7 +25,7 @@ def bench(preset: str, names: list[str], seconds: float) -> None:
     flops = decoder_graph(config, batch).products_per_pass
     workers = choose_workers(None, flops)
     what = description(config, batch, workers)
-    rows = measure_contenders(names, what, flops, Limits(workers), seconds, lambda what: None)
+    rows = measure_contenders(names, what, flops, Limits(Workers(workers)), seconds, lambda what: None)
     print(f"\n{preset}: batch {batch}, context {config.context}, {flops / 1e9:.4g} GFLOP an update, {workers} workers")
     print("\n".join(contender_lines(rows)), flush=True)
 

@@ -15,6 +15,7 @@ from fastbp.report.bench import bench_lines
 from fastbp.run.contender import PEERS, installed, require_server
 from fastbp.run.limits import Limits
 from fastbp.run.products import products_of
+from fastbp.run.workers import Workers
 from fastbp.train.benchmark import description, measure_contenders, measure_ops, measure_products, measure_update
 from fastbp.train.synthetic import synthetic_trainer
 
@@ -55,7 +56,7 @@ def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
             dtype=options.dtype, progress=say,
         )  # fmt: skip
         decoder = trainer.decoder
-        limits = Limits(decoder.workers if decoder.backend.compiled else 1, options.dtype)
+        limits = Limits(decoder.runner.workers if decoder.backend.compiled else Workers(1), options.dtype)
         products = products_of(decoder.schedule)
         gemm = measure_products(products, decoder, limits, options.seconds, say)
         say("ops")

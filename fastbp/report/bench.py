@@ -75,7 +75,7 @@ def op_lines(rows: Sequence[Row]) -> list[str]:
         ]
         for row in rows
     ]  # fmt: skip
-    return table_lines(["op", "ms", "speed", "% of limit"], body)
+    return table_lines(["op", "ms", "speed", "% of limit"], body, gap=1)
 
 
 def _update(row: Row) -> list[str]:

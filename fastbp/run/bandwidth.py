@@ -28,8 +28,8 @@ def triad_bytes() -> int:
 class MemoryBandwidth:
     """`measure()` gives GB/s of all workers together."""
 
-    def __init__(self, workers: int) -> None:
-        self._workers = Workers(workers)
+    def __init__(self, team: Workers) -> None:
+        self._workers = team
         size = triad_bytes() // 12
         self._arrays = [aligned_bytes(4 * size).view(np.float32) for _ in range(3)]
         for array in self._arrays:

@@ -7,23 +7,24 @@ from functools import cached_property
 
 from fastbp.run.bandwidth import MemoryBandwidth
 from fastbp.run.fma_peak import FmaPeak
+from fastbp.run.workers import Workers
 
 
 class Limits:
-    """The FMA peak of some numbers of workers and the bandwidth of the memory. Remembers every measurement."""
+    """The FMA peak of one worker and of a team, and the bandwidth of its memory. Remembers every measurement."""
 
-    def __init__(self, workers: int, dtype: str = "float32") -> None:
-        self.workers, self._dtype = workers, dtype
-        self._fma_peaks = {count: FmaPeak(count, dtype) for count in {1, workers}}
+    def __init__(self, team: Workers, dtype: str = "float32") -> None:
+        self._team, self.workers = team, team.count
+        self._fma_peaks = {1: FmaPeak(1, dtype), team.count: FmaPeak(team.count, dtype, team)}
         self.gflops: dict[int, list[float]] = defaultdict(list)
         self.gb_per_second: list[float] = []
 
     @cached_property
     def _memory(self) -> MemoryBandwidth:
-        return MemoryBandwidth(self.workers)
+        return MemoryBandwidth(self._team)
 
     def peak(self, workers: int | None = None) -> float:
-        """GFLOP/s of some workers, all where no number is given, now."""
+        """GFLOP/s of one worker, or of all where no number is given, now."""
         count = workers or self.workers
         self.gflops[count].append(self._fma_peaks[count].measure(repeats=2))
         return self.gflops[count][-1]

@@ -55,7 +55,7 @@ def measure_products(
     """Each product alone, by one worker and by all."""
     teams = sorted({1, decoder.workers}) if decoder.backend.compiled else [1]
     bench = ProductBench(products, decoder.backend, decoder.dtype, max(teams))
-    runners = {workers: Runner(workers) for workers in teams}
+    runners = {workers: decoder.runner if workers == decoder.workers else Runner(workers) for workers in teams}
     programs = {}
     for each in products:
         for workers in teams:
@@ -66,8 +66,8 @@ def measure_products(
         say(f"{each.kind} {each.M} × {each.N} × {each.K}")
         program, repeats = programs[each, workers]
         runner = runners[workers]
-        runner.run(bench.program(each))
         peak = limits.peak(workers) * 1e9
+        runner.run(bench.program(each))
         samples[each, workers].add([seconds_of(lambda r=runner, p=program: r.run(p)) / repeats], peak)  # type: ignore[misc]
     return [
         {

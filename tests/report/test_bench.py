@@ -59,7 +59,7 @@ def test_a_product_is_one_line() -> None:
 def test_an_op_is_one_line_with_the_unit_of_its_limit() -> None:
     _, _, products, memory = op_lines([OP, MEMORY_OP])
     assert products.split()[:4] == ["linear_cross_entropy", "backward", "1235", "[1200-1346]"]
-    assert products.endswith("1234.5 GFLOP/s  50.0 [10-100]")
+    assert products.endswith("1234.5 GFLOP/s 50.0 [10-100]")
     assert memory.split()[:6] == ["gelu", "backward", "1.23", "[1.20-1.30]", "123.4", "GB/s"]
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from fastbp.run import bandwidth
 from fastbp.run.bandwidth import LEAST_BYTES, MOST_BYTES, MemoryBandwidth, triad_bytes
+from fastbp.run.workers import Workers
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
@@ -14,7 +15,7 @@ def test_the_triad_is_whole_and_counted(workers: int, monkeypatch: pytest.Monkey
     monkeypatch.setattr(bandwidth, "triad_bytes", lambda: 12 * 1003)
     times = iter([0.0, 2.0, 10.0, 11.0])
     monkeypatch.setattr(bandwidth.time, "perf_counter", lambda: next(times))
-    memory = MemoryBandwidth(workers)
+    memory = MemoryBandwidth(Workers(workers))
     a, b, c = memory._arrays
     b[:], c[:] = np.arange(1003), np.arange(1003)[::-1]
     assert memory.measure(repeats=2) == pytest.approx(12 * 1003 / 1e9)

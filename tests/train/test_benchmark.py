@@ -11,6 +11,7 @@ from fastbp.run import bandwidth
 from fastbp.run.contender import ContenderFailed
 from fastbp.run.limits import Limits
 from fastbp.run.products import products_of
+from fastbp.run.workers import Workers
 from fastbp.train import benchmark
 from fastbp.train.benchmark import (
     Samples,
@@ -46,7 +47,7 @@ def test_a_share_is_of_the_limit_beside() -> None:
 def test_products_by_one_worker_and_by_all(workers: int) -> None:
     decoder = synthetic_trainer(SEED, 1, backend="cython", workers=workers).decoder
     products = products_of(decoder.schedule)
-    limits = Limits(workers)
+    limits = Limits(Workers(workers))
     rows = measure_products(products, decoder, limits, 0, silent)
     assert [(r["kind"], r["m"], r["n"], r["k"]) for r in rows] == [(p.kind, p.M, p.N, p.K) for p in products]
     for row in rows:
@@ -59,7 +60,7 @@ def test_products_by_one_worker_and_by_all(workers: int) -> None:
 
 def test_ops_are_judged_by_what_binds_them() -> None:
     trainer = synthetic_trainer(SEED, 1, backend="cython")
-    rows = measure_ops(trainer, Limits(1), 0)
+    rows = measure_ops(trainer, Limits(Workers(1)), 0)
     limits = {(row["op"], row["direction"]): row["limit"] for row in rows}
     assert limits["linear", "backward"] == limits["attention", "forward"] == "peak"
     assert limits["gelu", "forward"] == limits["adamw", "forward"] == "memory"
@@ -72,7 +73,7 @@ def test_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = synthetic_trainer(SEED, 3, backend="cython")
     monkeypatch.setattr(benchmark, "seconds_of", lambda run: 0.1)
     monkeypatch.setattr(benchmark, "one_turn", lambda run, last: [0.25, 0.5, 1.0])
-    limits = Limits(1)
+    limits = Limits(Workers(1))
     monkeypatch.setattr(limits, "peak", lambda: 2.0)
     row = measure_update(trainer, limits, 0)
     assert (row["seconds"], row["seconds_range"], row["runs"]) == (0.5, [0.25, 1.0], 15)
@@ -113,7 +114,7 @@ class FakeContender:
 def contend(names: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(benchmark, "Contender", FakeContender)
     FakeContender.alive = []
-    rows = measure_contenders(names, {}, 4_000_000_000, Limits(1), 0, silent)
+    rows = measure_contenders(names, {}, 4_000_000_000, Limits(Workers(1)), 0, silent)
     assert FakeContender.alive == []
     return rows
 
