@@ -26,7 +26,7 @@ class Limits:
     def peak(self, workers: int | None = None) -> float:
         """GFLOP/s of one worker, or of all where no number is given, now."""
         count = workers or self.workers
-        self.gflops[count].append(self._fma_peaks[count].measure(repeats=2))
+        self.gflops[count].append(self._fma_peaks[count].measure(repeats=4))
         return self.gflops[count][-1]
 
     def bandwidth(self) -> float:

@@ -6,6 +6,7 @@ are as `--json` prints them.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,10 @@ Say = Callable[[str], None]
 
 SAMPLE_FLOPS = 50_000_000
 """A sample of a product repeats it so often that every worker does this much at least: about half a millisecond."""
+
+
+REST_SECONDS = 0.1
+"""Between contenders, for the threads of the one before to fall asleep: OpenMP's spin on for a while."""
 
 
 @dataclass
@@ -174,5 +179,7 @@ def _turns(contenders: Sequence[Contender], limits: Limits, seconds: float, say:
     samples = {each.name: Samples() for each in contenders}
     for each in in_turn(contenders, seconds * len(contenders), least=3):
         say(" beside ".join([each.name, *(other.name for other in contenders if other is not each)]))
-        samples[each.name].add(each.turn(), limits.peak() * 1e9)
+        time.sleep(REST_SECONDS)
+        peak = limits.peak() * 1e9
+        samples[each.name].add(each.turn(), peak)
     return samples
