@@ -23,7 +23,7 @@ if platform.machine().lower() in ("x86_64", "amd64"):
 REALS = {"": [], "_float64": [("FASTBP_DOUBLE", "1")]}
 
 KERNELS = "fastbp/_kernels.pyx"
-HEADERS = ["fastbp/_vector.h", "fastbp/_vector_math.h", "fastbp/_gemm.h"]
+HEADERS = ["fastbp/_vector.h", "fastbp/_vector_math.h", "fastbp/_gelu.h", "fastbp/_gemm.h"]
 # contract: a·b + c becomes one fused multiply-add where the CPU has it. Nothing that assumes away NaN or infinity.
 FLAGS = ["-O3", "-g0", "-fwrapv", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"]
 

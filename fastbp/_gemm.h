@@ -1,9 +1,11 @@
 /* C = init + A·B for any strides of A and either orientation of B, out of packed panels and register tiles.
 
-   DEPTH terms at a time, one panel of B's columns is copied into a worker's scratch, transposed on the way where B lies
-   transposed, zero-padded where its columns do not fill a vector. Then every tile of A's rows runs against it, its sums in
-   registers. Later terms start from what C holds, so an element of C is one chain of multiply-adds in the order of k
-   whatever the blocking: the same bits for every split of the work. The twin of fastbp/simd/gemm.py. */
+   The product goes block by block so that what is read again and again stays in the second-level cache: PANELS panels of
+   B's columns, DEPTH terms deep, against ROWS rows of A. A panel is copied to a worker's scratch, zero-padded where its
+   columns do not fill a vector: where B's rows are contiguous, the first tile that runs against it copies it on its way;
+   where B lies transposed, it is transposed before. A whose columns lie far apart is copied by the first panel's tiles.
+   Later terms start from what C holds, so an element of C is one chain of multiply-adds in the order of k whatever the
+   blocking: the same bits for every split of the work. The twin of fastbp/simd/gemm.py. */
 
 #ifndef FASTBP_GEMM_H
 #define FASTBP_GEMM_H
@@ -18,74 +20,160 @@
 #define TILE_VECTORS 2
 #endif
 
-#define DEPTH 384 /* as in fastbp/simd/target.py, which sizes the scratch */
-#define AHEAD 32  /* terms between a load of A and its prefetch */
+/* As in fastbp/simd/target.py, which sizes the scratch. */
+#define DEPTH 384
+#define ROWS 128
+#define PANELS 12
+#define FAR_BYTES 2048 /* columns of A further apart than this are out of reach of the hardware's prefetching */
+
+#define FEW_ROWS 192             /* rows of a worker that pay for copying all of B */
+#define AHEAD 12                 /* terms between a load and its prefetch */
+#define FAR_AHEAD 32             /* the same for far columns, which come from memory */
+#define CACHED_BYTES (1 << 20)   /* an output larger than this is fetched ahead of its tile */
+
+/* The compiler may not know where this comes from, so it keeps it rather than working it out again. */
+#define HIDE(x) __asm__("" : "+r"(x))
 
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* One tile: `rows` and `vectors` are literals at every call, so the loops over them unroll and `sum` lives in registers. */
-INLINE void tile(
-    const int rows, const int vectors, int64_t depth, const real *a, int64_t a_row, int64_t a_col, const real *panel,
-    real *c, int64_t c_row, const real *init, int64_t init_row)
-{
+/* One tile: where its operands lie and, where they are copied on the way, to where. */
+typedef struct {
+    const real *a;
+    int64_t a_row, a_col;
+    const real *b; /* the packed panel, or B itself where `pack_b` says where the panel goes */
+    int64_t b_row;
+    real *c;
+    int64_t c_row;
+    const real *init; /* NULL starts from zero */
+    int64_t init_row;
+    real *pack_a, *pack_b;
+    int fetch_c;
+} Tile;
+
+/* What a tile does besides: A's columns are far apart, so fetch them ahead, or copy them too; copy B's rows. */
+enum { FETCH_A = 1, PACK_A = 2, PACK_B = 4 };
+
+/* `rows`, `vectors` and `extra` are literals at every call, so the loops over them unroll and `sum` lives in registers.
+   Row i of A is reached from one of two pointers by a multiple of its stride that an address can hold: a pointer a row
+   would not leave enough registers. The next tile's part of C is fetched in as many bursts as there are vectors: one of
+   all would fill the line buffers. */
+INLINE void tile(const int rows, const int vectors, const int extra, int64_t depth, const Tile *t) {
     vec sum[TILE_ROWS][TILE_VECTORS];
+    const int64_t a_row = t->a_row, a_col = t->a_col, b_row = extra & PACK_B ? t->b_row : vectors * LANES;
+    int64_t row3 = 3 * a_row;
+    const real *a = t->a, *a4 = a + 4 * a_row, *b = t->b, *next = t->c + rows * t->c_row;
+    real *pack_a = t->pack_a, *pack_b = t->pack_b;
+    HIDE(row3);
+    HIDE(a4);
     UNROLL for (int i = 0; i < rows; i++)
         UNROLL for (int j = 0; j < vectors; j++)
-            sum[i][j] = init ? load_whole(init + i * init_row + j * LANES) : (vec){0};
-    for (int64_t k = 0; k < depth; k++) {
-        vec b[TILE_VECTORS];
-        UNROLL for (int j = 0; j < vectors; j++)
-            b[j] = load_whole(panel + j * LANES);
-        UNROLL for (int i = 0; i < rows; i++) {
-            const vec x = splat(a[i * a_row]);
-            UNROLL for (int j = 0; j < vectors; j++)
-                sum[i][j] += x * b[j];
+            sum[i][j] = t->init ? load_whole(t->init + i * t->init_row + j * LANES) : (vec){0};
+    const int64_t parts = t->fetch_c ? vectors : 1;
+    for (int64_t part = 0; part < parts; part++, next += LANES) {
+        if (t->fetch_c)
+            UNROLL for (int i = 0; i < rows; i++)
+                __builtin_prefetch(next + i * t->c_row, 1);
+        for (int64_t left = depth * (part + 1) / parts - depth * part / parts; left > 0; left--) {
+            vec y[TILE_VECTORS];
+            UNROLL for (int j = 0; j < vectors; j++) {
+                y[j] = load_whole(b + j * LANES);
+                if (extra & PACK_B) {
+                    __builtin_prefetch(b + AHEAD * b_row + j * LANES);
+                    store_whole(pack_b + j * LANES, y[j]);
+                }
+            }
+            if (extra & (FETCH_A | PACK_A))
+                __builtin_prefetch(a + (extra & PACK_A ? FAR_AHEAD : AHEAD) * a_col);
+            if (extra & PACK_A) {
+                memcpy(pack_a, a, TILE_ROWS * REAL_BYTES);
+                pack_a += TILE_ROWS;
+            }
+            UNROLL for (int i = 0; i < rows; i++) {
+                const vec x = splat(*((i < 4 ? a : a4) + (i % 4 == 3 ? row3 : i % 4 * a_row)));
+                UNROLL for (int j = 0; j < vectors; j++)
+                    sum[i][j] += x * y[j];
+            }
+            a += a_col;
+            a4 += a_col;
+            b += b_row;
+            pack_b += vectors * LANES;
         }
-        __builtin_prefetch(a + AHEAD * a_col); /* where A runs by columns each k is another page, unseen by the hardware */
-        a += a_col;
-        panel += vectors * LANES;
     }
     UNROLL for (int i = 0; i < rows; i++)
         UNROLL for (int j = 0; j < vectors; j++)
-            store_whole(c + i * c_row + j * LANES, sum[i][j]);
+            store_whole(t->c + i * t->c_row + j * LANES, sum[i][j]);
 }
 
-/* All tiles of A's rows against one packed panel. */
-INLINE void panel_product(
-    const int vectors, int64_t rows, int64_t depth, const real *a, int64_t a_row, int64_t a_col, const real *panel,
-    real *c, int64_t c_row, const real *init, int64_t init_row)
-{
-#define TILE(height)                                                                                     \
-    do {                                                                                                 \
-        tile(height, vectors, depth, a, a_row, a_col, panel, c, c_row, init, init_row);                  \
-        a += (height) * a_row;                                                                           \
-        c += (height) * c_row;                                                                           \
-        init = init ? init + (height) * init_row : init;                                                 \
-        rows -= (height);                                                                                \
-    } while (0)
-    while (rows >= TILE_ROWS)
-        TILE(TILE_ROWS);
-    if (rows >= 4)
-        TILE(4);
-    if (rows >= 2)
-        TILE(2);
-    if (rows >= 1)
-        TILE(1);
-#undef TILE
-}
+typedef void Kernel(int64_t depth, const Tile *t);
 
-static __attribute__((noinline, unused)) void run_panel(
-    int vectors, int64_t rows, int64_t depth, const real *a, int64_t a_row, int64_t a_col, const real *panel,
-    real *c, int64_t c_row, const real *init, int64_t init_row)
-{
-    if (vectors == 1)
-        panel_product(1, rows, depth, a, a_row, a_col, panel, c, c_row, init, init_row);
-    else if (vectors == 2)
-        panel_product(2, rows, depth, a, a_row, a_col, panel, c, c_row, init, init_row);
+/* The forms of `tile`, each a function of its own so that the compiler gives its loop all registers. */
+#define FORM(name, rows, vectors, extra)                                                                 \
+    static __attribute__((noinline, unused)) void name##_##vectors(int64_t depth, const Tile *t) {       \
+        tile(rows, vectors, extra, depth, t);                                                            \
+    }
+#define FORMS(vectors)                                                                                   \
+    FORM(tile_plain, TILE_ROWS, vectors, 0)                                                              \
+    FORM(tile_fetch_a, TILE_ROWS, vectors, FETCH_A)                                                      \
+    FORM(tile_pack_a, TILE_ROWS, vectors, PACK_A)                                                        \
+    FORM(tile_pack_b, TILE_ROWS, vectors, PACK_B)                                                        \
+    FORM(tile_fetch_a_pack_b, TILE_ROWS, vectors, FETCH_A | PACK_B)                                      \
+    FORM(tile_pack_a_pack_b, TILE_ROWS, vectors, PACK_A | PACK_B)                                        \
+    FORM(tile_last4, 4, vectors, 0)                                                                      \
+    FORM(tile_last2, 2, vectors, 0)                                                                      \
+    FORM(tile_last1, 1, vectors, 0)
+#define TABLE(vectors)                                                                                   \
+    {tile_plain_##vectors,  tile_fetch_a_##vectors,        tile_pack_a_##vectors,       NULL,            \
+     tile_pack_b_##vectors, tile_fetch_a_pack_b_##vectors, tile_pack_a_pack_b_##vectors}
+#define LAST_TABLE(vectors) {NULL, tile_last1_##vectors, tile_last2_##vectors, NULL, tile_last4_##vectors}
+
+FORMS(1)
+FORMS(2)
 #if TILE_VECTORS > 2
-    else
-        panel_product(3, rows, depth, a, a_row, a_col, panel, c, c_row, init, init_row);
+FORMS(3)
+static Kernel *const WHOLE[][7] = {TABLE(1), TABLE(2), TABLE(3)}; /* [vectors - 1][extra] */
+static Kernel *const LAST[][5] = {LAST_TABLE(1), LAST_TABLE(2), LAST_TABLE(3)}; /* [vectors - 1][rows] */
+#else
+static Kernel *const WHOLE[][7] = {TABLE(1), TABLE(2)};
+static Kernel *const LAST[][5] = {LAST_TABLE(1), LAST_TABLE(2)};
 #endif
+
+/* Copied tiles of A are set apart by a line more than they need: else all would fall into the same sets of the cache. */
+#define TILE_ELEMENTS(depth) ((depth) * TILE_ROWS + 64 / REAL_BYTES)
+
+/* All tiles of A's rows against one panel. `copies` is where A is copied to by the first panel and read from by the
+   others; NULL where it is read where it lies. The last rows always are. */
+static __attribute__((unused)) void run_panel(
+    int64_t vectors, int64_t rows, int64_t depth, int first_panel, real *copies, Tile t)
+{
+    const int a_lies_far = t.a_row == 1 ? FETCH_A : 0;
+    const real *a = t.a;
+    const int64_t a_row = t.a_row, a_col = t.a_col;
+    int64_t m = 0;
+    for (; m + TILE_ROWS <= rows; m += TILE_ROWS) {
+        int extra = t.pack_b ? PACK_B : 0;
+        t.a = a + m * a_row;
+        if (copies && first_panel) {
+            t.pack_a = copies + m / TILE_ROWS * TILE_ELEMENTS(depth);
+            extra |= PACK_A;
+        } else if (copies) {
+            t.a = copies + m / TILE_ROWS * TILE_ELEMENTS(depth), t.a_row = 1, t.a_col = TILE_ROWS;
+        } else
+            extra |= a_lies_far;
+        WHOLE[vectors - 1][extra](depth, &t);
+        if (t.pack_b)
+            t.b = t.pack_b, t.pack_b = NULL;
+        t.c += TILE_ROWS * t.c_row;
+        t.init = t.init ? t.init + TILE_ROWS * t.init_row : NULL;
+    }
+    t.a_row = a_row, t.a_col = a_col;
+    for (int64_t height = 4; height; height /= 2)
+        if ((rows - m) & height) {
+            t.a = a + m * a_row;
+            LAST[vectors - 1][height](depth, &t);
+            m += height;
+            t.c += height * t.c_row;
+            t.init = t.init ? t.init + height * t.init_row : NULL;
+        }
 }
 
 #define LOW_HALF(j, d) ((j) & (d) ? LANES + (j) - (d) : (j))
@@ -141,58 +229,125 @@ static void pack_columns(int64_t depth, int64_t columns, int64_t width, const re
     }
 }
 
-/* A panel whose columns do not fill its vectors: tile by tile through a tile of scratch behind the panel. */
-static void run_ragged_panel(
-    int vectors, int64_t columns, int64_t rows, int64_t depth, const real *a, int64_t a_row, int64_t a_col,
-    real *panel, real *c, int64_t c_row, const real *init, int64_t init_row)
-{
+/* A panel whose columns do not fill its vectors: tile by tile through `scratch`, one tile large. */
+static void run_ragged_panel(int64_t vectors, int64_t columns, int64_t rows, int64_t depth, real *scratch, Tile t) {
     const int64_t width = vectors * LANES;
-    real *scratch = panel + depth * width;
     for (int64_t m = 0; m < rows; m += TILE_ROWS) {
         const int64_t height = least(TILE_ROWS, rows - m);
-        for (int64_t i = 0; init && i < height; i++)
+        for (int64_t i = 0; t.init && i < height; i++)
             for (int64_t j = 0; j < columns; j += LANES)
-                store_whole(scratch + i * width + j, load(init + (m + i) * init_row + j, columns - j));
-        run_panel(
-            vectors, height, depth, a + m * a_row, a_row, a_col, panel, scratch, width, init ? scratch : NULL, width);
+                store_whole(scratch + i * width + j, load(t.init + i * t.init_row + j, columns - j));
+        Tile inside = t;
+        inside.c = scratch, inside.c_row = width, inside.init_row = width, inside.fetch_c = 0;
+        if (t.init)
+            inside.init = scratch;
+        run_panel(vectors, height, depth, 0, NULL, inside);
         for (int64_t i = 0; i < height; i++)
             for (int64_t j = 0; j < columns; j += LANES)
-                store(c + (m + i) * c_row + j, load_whole(scratch + i * width + j), columns - j);
+                store(t.c + i * t.c_row + j, load_whole(scratch + i * width + j), columns - j);
+        t.a += TILE_ROWS * t.a_row;
+        t.c += TILE_ROWS * t.c_row;
+        t.init = t.init ? t.init + TILE_ROWS * t.init_row : NULL;
     }
 }
 
-/* C (M, N) = init + A (M, K) · B (K, N); strides count elements and one of B's must be 1.
+/* What is done with each block of C when its sums are done, while it is in the cache; `in` and `out` lie like C. */
+typedef struct After After;
+struct After {
+    void (*run)(const After *after, const real *c, int64_t c_row, int64_t rows, int64_t columns);
+    const real *in;
+    int64_t in_row;
+    real *out;
+    int64_t out_row;
+};
+
+INLINE After after_from(const After *after, int64_t m, int64_t j) {
+    After moved = *after;
+    moved.in = after->in ? after->in + m * after->in_row + j : NULL;
+    moved.out = after->out ? after->out + m * after->out_row + j : NULL;
+    return moved;
+}
+
+/* Where part `index` of `parts` begins in `size`. */
+INLINE int64_t cut(int64_t size, int64_t index, int64_t parts) { return size * index / parts; }
+
+INLINE int64_t ceiling(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* `gemm` for columns that one block of panels holds. */
+static void block_product(
+    int64_t M, int64_t N, int64_t K, const real *a, int64_t a_row, int64_t a_col, const real *b, int64_t b_row,
+    int64_t b_col, real *c, int64_t c_row, const real *init, int64_t init_row, real *scratch, const After *after)
+{
+    const int64_t vectors = ceiling(N, LANES), panels = ceiling(vectors, TILE_VECTORS), depths = ceiling(K, DEPTH);
+    const int64_t tiles = ceiling(M, TILE_ROWS), blocks = ceiling(M, ROWS);
+    const int64_t kept = blocks > 1 ? vectors : least(vectors, TILE_VECTORS); /* else a panel is not met again */
+    real *ragged = scratch + kept * LANES * least(K, DEPTH);
+    real *copied = a_row == 1 && a_col * REAL_BYTES > FAR_BYTES && panels > 1 ? ragged + TILE_ROWS * TILE_VECTORS * LANES : NULL;
+    for (int64_t q = 0; q < depths; q++) {
+        const int64_t k = cut(K, q, depths), depth = cut(K, q + 1, depths) - k;
+        const real *begin = k ? c : init;
+        const int64_t begin_row = k ? c_row : init_row;
+        for (int64_t s = 0; s < blocks; s++) {
+            const int64_t m = cut(tiles, s, blocks) * TILE_ROWS;
+            const int64_t rows = least(M, cut(tiles, s + 1, blocks) * TILE_ROWS) - m;
+            for (int64_t p = 0; p < panels; p++) {
+                const int64_t v = cut(vectors, p, panels), count = cut(vectors, p + 1, panels) - v;
+                const int64_t j = v * LANES, width = count * LANES, columns = least(N - j, width);
+                const real *at_b = b + k * b_row + j * b_col;
+                real *panel = blocks > 1 ? scratch + j * depth : scratch;
+                const int on_the_way = s == 0 && b_col == 1 && columns == width && rows >= TILE_ROWS;
+                if (s == 0 && b_col != 1)
+                    pack_columns(depth, columns, width, at_b, b_col, panel);
+                else if (s == 0 && !on_the_way)
+                    pack_rows(depth, columns, width, at_b, b_row, panel);
+                const Tile t = {
+                    .a = a + k * a_col + m * a_row, .a_row = a_row, .a_col = a_col,
+                    .b = on_the_way ? at_b : panel, .b_row = b_row, .pack_b = on_the_way ? panel : NULL,
+                    .c = c + m * c_row + j, .c_row = c_row,
+                    .init = begin ? begin + m * begin_row + j : NULL, .init_row = begin_row,
+                    .fetch_c = M * c_row * REAL_BYTES > CACHED_BYTES,
+                };
+                if (columns == width)
+                    run_panel(count, rows, depth, p == 0, copied, t);
+                else
+                    run_ragged_panel(count, columns, rows, depth, ragged, t);
+            }
+            if (after && q == depths - 1) {
+                const After here = after_from(after, m, 0);
+                here.run(&here, c + m * c_row, c_row, rows, N);
+            }
+        }
+    }
+}
+
+/* C (M, N) = init + A (M, K) · B (K, N); strides count elements, one of A's and one of B's must be 1.
 
    `init` is NULL (start from zero) or the first values, `init_row` their row stride: C itself to accumulate, a bias with
-   stride 0. `panel` is the worker's scratch of `panel_elements(K, N)` elements. */
-static __attribute__((unused)) void gemm(
+   stride 0. `scratch` is the worker's, of `panel_elements(K, N, M, …)` elements. `after` may be NULL. */
+static __attribute__((unused)) void gemm_then(
     int64_t M, int64_t N, int64_t K, const real *a, int64_t a_row, int64_t a_col, const real *b, int64_t b_row,
-    int64_t b_col, real *c, int64_t c_row, const real *init, int64_t init_row, real *panel)
+    int64_t b_col, real *c, int64_t c_row, const real *init, int64_t init_row, real *scratch, const After *after)
 {
     if (M <= 0 || N <= 0)
         return;
-    const int64_t vectors = (N + LANES - 1) / LANES;
-    const int64_t panels = (vectors + TILE_VECTORS - 1) / TILE_VECTORS;
-    for (int64_t k = 0; k < K; k += DEPTH) {
-        const int64_t depth = least(DEPTH, K - k);
-        const real *begin = k ? c : init;
-        const int64_t begin_row = k ? c_row : init_row;
-        for (int64_t p = 0; p < panels; p++) {
-            const int64_t v0 = vectors * p / panels;
-            const int count = (int)(vectors * (p + 1) / panels - v0);
-            const int64_t j = v0 * LANES, width = count * LANES, columns = least(N - j, width);
-            const real *at_a = a + k * a_col, *at_b = b + k * b_row + j * b_col, *at_init = begin ? begin + j : NULL;
-            if (b_col == 1)
-                pack_rows(depth, columns, width, at_b, b_row, panel);
-            else
-                pack_columns(depth, columns, width, at_b, b_col, panel);
-            if (columns == width)
-                run_panel(count, M, depth, at_a, a_row, a_col, panel, c + j, c_row, at_init, begin_row);
-            else
-                run_ragged_panel(
-                    count, columns, M, depth, at_a, a_row, a_col, panel, c + j, c_row, at_init, begin_row);
-        }
+    const int64_t vectors = ceiling(N, LANES), blocks = ceiling(vectors, PANELS * TILE_VECTORS);
+    for (int64_t s = 0; s < blocks; s++) {
+        const int64_t j = cut(vectors, s, blocks) * LANES;
+        const int64_t columns = least(N, cut(vectors, s + 1, blocks) * LANES) - j;
+        After here;
+        if (after)
+            here = after_from(after, 0, j);
+        block_product(
+            M, columns, K, a, a_row, a_col, b + j * b_col, b_row, b_col, c + j, c_row, init ? init + j : NULL,
+            init_row, scratch, after ? &here : NULL);
     }
+}
+
+static inline __attribute__((unused)) void gemm(
+    int64_t M, int64_t N, int64_t K, const real *a, int64_t a_row, int64_t a_col, const real *b, int64_t b_row,
+    int64_t b_col, real *c, int64_t c_row, const real *init, int64_t init_row, real *scratch)
+{
+    gemm_then(M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, scratch, NULL);
 }
 
 /* Where the part of `size` that belongs to a worker begins, cut at multiples of `unit`; it ends where the next begins. */
@@ -201,22 +356,33 @@ static inline __attribute__((unused)) int64_t share(int64_t size, int64_t worker
     return least(size, units * worker / workers * unit);
 }
 
-/* A worker's share of `gemm`: columns where there are enough for everyone, else rows. */
-static __attribute__((unused)) void shared_gemm(
+/* A worker's share of `gemm_then`. Rows, so that one worker makes and reads the same rows from op to op and finds them in
+   its own cache; columns where there are too few rows to pay for copying all of B, and where A is dearer to copy. */
+static __attribute__((unused)) void shared_gemm_then(
     int64_t worker, int64_t workers, int64_t M, int64_t N, int64_t K, const real *a, int64_t a_row, int64_t a_col,
-    const real *b, int64_t b_row, int64_t b_col, real *c, int64_t c_row, const real *init, int64_t init_row, real *panel)
+    const real *b, int64_t b_row, int64_t b_col, real *c, int64_t c_row, const real *init, int64_t init_row,
+    real *scratch, const After *after)
 {
-    if (N >= 2 * LANES * workers) {
-        const int64_t j0 = share(N, worker, workers, LANES), j1 = share(N, worker + 1, workers, LANES);
-        gemm(
-            M, j1 - j0, K, a, a_row, a_col, b + j0 * b_col, b_row, b_col, c + j0, c_row, init ? init + j0 : NULL,
-            init_row, panel);
-    } else {
-        const int64_t m0 = share(M, worker, workers, TILE_ROWS), m1 = share(M, worker + 1, workers, TILE_ROWS);
-        gemm(
-            m1 - m0, N, K, a + m0 * a_row, a_row, a_col, b, b_row, b_col, c + m0 * c_row, c_row,
-            init ? init + m0 * init_row : NULL, init_row, panel);
-    }
+    const int wide = N >= 2 * LANES * workers;
+    int64_t m0 = 0, m1 = M, j0 = 0, j1 = N;
+    if (wide && (M < FEW_ROWS * workers || (a_col != 1 && N > M)))
+        j0 = share(N, worker, workers, LANES), j1 = share(N, worker + 1, workers, LANES);
+    else
+        m0 = share(M, worker, workers, TILE_ROWS), m1 = share(M, worker + 1, workers, TILE_ROWS);
+    After here;
+    if (after)
+        here = after_from(after, m0, j0);
+    gemm_then(
+        m1 - m0, j1 - j0, K, a + m0 * a_row, a_row, a_col, b + j0 * b_col, b_row, b_col, c + m0 * c_row + j0, c_row,
+        init ? init + m0 * init_row + j0 : NULL, init_row, scratch, after ? &here : NULL);
+}
+
+static inline __attribute__((unused)) void shared_gemm(
+    int64_t worker, int64_t workers, int64_t M, int64_t N, int64_t K, const real *a, int64_t a_row, int64_t a_col,
+    const real *b, int64_t b_row, int64_t b_col, real *c, int64_t c_row, const real *init, int64_t init_row, real *scratch)
+{
+    shared_gemm_then(
+        worker, workers, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, scratch, NULL);
 }
 
 #endif

@@ -30,8 +30,14 @@ cdef extern from "_vector_math.h" nogil:
     real lane_largest(vec x)
     double square_sum(const real *x, int64_t size)
     vec vector_exp(vec x)
-    vec vector_erf(vec x)
+    vec vector_exp2(vec t)
     vec vector_sqrt(vec x)
+
+cdef extern from "_gelu.h" nogil:
+    vec gelu_tanh(vec x)
+    vec gelu_tanh_backward(vec dy, vec x)
+    vec gelu_erf(vec x)
+    vec gelu_erf_backward(vec dy, vec x)
 
 cdef extern from "_gemm.h" nogil:
     const int64_t TILE_ROWS
@@ -45,16 +51,22 @@ cdef extern from "_gemm.h" nogil:
         int64_t worker, int64_t workers, int64_t M, int64_t N, int64_t K, const real *a, int64_t a_row, int64_t a_col,
         const real *b, int64_t b_row, int64_t b_col, real *c, int64_t c_row, const real *init, int64_t init_row,
         real *panel)
+    ctypedef struct After:
+        void (*run)(const After *after, const real *c, int64_t c_row, int64_t rows, int64_t columns) noexcept nogil
+        const real *before "in"
+        int64_t before_row "in_row"
+        real *out
+        int64_t out_row
+    void shared_gemm_then(
+        int64_t worker, int64_t workers, int64_t M, int64_t N, int64_t K, const real *a, int64_t a_row, int64_t a_col,
+        const real *b, int64_t b_row, int64_t b_col, real *c, int64_t c_row, const real *init, int64_t init_row,
+        real *panel, const After *after)
 
 cdef extern from *:
     """
     static double fastbp_number(const int64_t *at) { double x; memcpy(&x, at, sizeof x); return x; }
 
     enum { ADAMW_PART = 4096 };
-    static const double TWICE_ROOT = 1.5957691216057308; /* 2 √(2/π) */
-    static const double CUBIC = 0.044715;
-    static const double ROOT_HALF = 0.70710678118654752;
-    static const double DENSITY = 0.39894228040143268; /* 1/√(2π) */
 
     #if defined(__x86_64__)
     #define FASTBP_HAS(feature) (__builtin_cpu_init(), __builtin_cpu_supports(feature) != 0)
@@ -69,7 +81,6 @@ cdef extern from *:
     static int fastbp_has_avx512bw(void) { return FASTBP_HAS("avx512bw"); }
     """
     const int64_t ADAMW_PART
-    const double TWICE_ROOT, CUBIC, ROOT_HALF, DENSITY
     double number "fastbp_number"(const int64_t *at) noexcept nogil
     bint has_avx2 "fastbp_has_avx2"()
     bint has_fma "fastbp_has_fma"()
@@ -197,7 +208,9 @@ cdef inline void layernorm_backward_row(
         c += LANES
 
 
-cdef void layernorm_backward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+cdef inline void layernorm_backward_into(
+    const int64_t *args, int64_t worker, int64_t workers, real *total) noexcept nogil:
+    """The op's backward, and total += dx where there is one."""
     cdef int64_t N = args[1], C = args[2], n, c
     cdef real *dy = reals(args[4])
     cdef real *x = reals(args[5])
@@ -212,6 +225,8 @@ cdef void layernorm_backward(const int64_t *args, int64_t worker, int64_t worker
     cdef vec m, r, g, x_hat
     for n in range(share(N, worker, workers, 1), share(N, worker + 1, workers, 1)):
         layernorm_backward_row(dy + n * C, x + n * C, weight, splat(mean[n]), splat(rstd[n]), dx + n * C, C)
+        if total:
+            add(dx + n * C, total + n * C, C)
     for n in range(N):
         m = splat(mean[n])
         r = splat(rstd[n])
@@ -222,6 +237,10 @@ cdef void layernorm_backward(const int64_t *args, int64_t worker, int64_t worker
             store(dweight + c, load(dweight + c, right - c) + g * x_hat, right - c)
             store(dbias + c, load(dbias + c, right - c) + g, right - c)
             c += LANES
+
+
+cdef void layernorm_backward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    layernorm_backward_into(args, worker, workers, NULL)
 
 
 # ---- linear ----------------------------------------------------------------------------------------------------------
@@ -238,17 +257,23 @@ cdef void add_columns(
         add(dy + n * dy_row + left, dbias + left, width)
 
 
-cdef void linear_forward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+cdef inline void linear_forward_then(
+    const int64_t *args, int64_t worker, int64_t workers, const After *after) noexcept nogil:
     cdef int64_t N = args[1], I = args[2], O = args[3], P = args[4]
     cdef real *x = reals(args[5])
     cdef real *weight = reals(args[6])
     cdef real *bias = reals(args[7])
     cdef real *y = reals(args[8])
     cdef real *panel = reals(args[9]) + worker * P
-    shared_gemm(worker, workers, N, O, I, x, I, 1, weight, O, 1, y, O, bias, 0, panel)
+    shared_gemm_then(worker, workers, N, O, I, x, I, 1, weight, O, 1, y, O, bias, 0, panel, after)
 
 
-cdef void linear_backward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+cdef void linear_forward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    linear_forward_then(args, worker, workers, NULL)
+
+
+cdef inline void linear_backward_then(
+    const int64_t *args, int64_t worker, int64_t workers, const After *after) noexcept nogil:
     cdef int64_t N = args[1], I = args[2], O = args[3], P = args[4]
     cdef real *dy = reals(args[5])
     cdef real *x = reals(args[6])
@@ -257,10 +282,14 @@ cdef void linear_backward(const int64_t *args, int64_t worker, int64_t workers) 
     cdef real *dweight = reals(args[9])
     cdef real *dbias = reals(args[10])
     cdef real *panel = reals(args[11]) + worker * P
-    shared_gemm(worker, workers, N, I, O, dy, O, 1, weight, 1, O, dx, I, NULL, 0, panel)
+    shared_gemm_then(worker, workers, N, I, O, dy, O, 1, weight, 1, O, dx, I, NULL, 0, panel, after)
     shared_gemm(worker, workers, I, O, N, x, 1, I, dy, O, 1, dweight, O, dweight, O, panel)
     if dbias:
         add_columns(worker, workers, N, O, dy, O, dbias)
+
+
+cdef void linear_backward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    linear_backward_then(args, worker, workers, NULL)
 
 
 # ---- qkv -------------------------------------------------------------------------------------------------------------
@@ -532,60 +561,57 @@ cdef void tiled_attention_backward(const int64_t *args, int64_t worker, int64_t 
 # ---- gelu ------------------------------------------------------------------------------------------------------------
 
 
-cdef inline vec exp_of_minus_2u(vec x) noexcept nogil:
-    return vector_exp(splat(<real>-TWICE_ROOT) * (x + splat(<real>CUBIC) * (x * x * x)))
+cdef inline void gelu_rows(
+    bint by_tanh, const real *x, int64_t x_row, real *y, int64_t y_row, int64_t rows, int64_t columns) noexcept nogil:
+    """y = gelu(x), row by row; a row starts `x_row` and `y_row` elements behind the one before. y may be x."""
+    cdef int64_t n, i
+    for n in range(rows):
+        i = 0
+        if by_tanh:
+            while i < columns:
+                store(y + n * y_row + i, gelu_tanh(load(x + n * x_row + i, columns - i)), columns - i)
+                i += LANES
+        else:
+            while i < columns:
+                store(y + n * y_row + i, gelu_erf(load(x + n * x_row + i, columns - i)), columns - i)
+                i += LANES
 
 
-cdef inline vec gelu_tanh_slope(vec x) noexcept nogil:
-    """σ(2u) + x σ(2u)(1 − σ(2u))·2u'."""
-    cdef vec sigma = splat(1) / (splat(1) + exp_of_minus_2u(x))
-    cdef vec slope = splat(<real>TWICE_ROOT) * (splat(1) + splat(<real>(3 * CUBIC)) * (x * x))
-    return sigma + x * sigma * (splat(1) - sigma) * slope
-
-
-cdef inline vec normal_distribution(vec x) noexcept nogil:
-    """Φ(x)."""
-    return splat(<real>0.5) * (splat(1) + vector_erf(x * splat(<real>ROOT_HALF)))
-
-
-cdef inline vec gelu_erf_slope(vec x) noexcept nogil:
-    """Φ(x) + x φ(x)."""
-    return normal_distribution(x) + x * (splat(<real>DENSITY) * vector_exp(splat(<real>-0.5) * (x * x)))
+cdef inline void gelu_backward_rows(
+    bint by_tanh, const real *dy, int64_t dy_row, const real *x, int64_t x_row, real *dx, int64_t dx_row, int64_t rows,
+    int64_t columns) noexcept nogil:
+    """dx = dy ∘ gelu'(x), row by row, strides as above. dx may be dy or x."""
+    cdef int64_t n, i
+    cdef vec g
+    for n in range(rows):
+        i = 0
+        if by_tanh:
+            while i < columns:
+                g = gelu_tanh_backward(load(dy + n * dy_row + i, columns - i), load(x + n * x_row + i, columns - i))
+                store(dx + n * dx_row + i, g, columns - i)
+                i += LANES
+        else:
+            while i < columns:
+                g = gelu_erf_backward(load(dy + n * dy_row + i, columns - i), load(x + n * x_row + i, columns - i))
+                store(dx + n * dx_row + i, g, columns - i)
+                i += LANES
 
 
 cdef void gelu_forward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
     cdef int64_t size = args[1] * args[2]
-    cdef int64_t i = share(size, worker, workers, 16), stop = share(size, worker + 1, workers, 16)
-    cdef bint by_tanh = number(args + 3) != 0
+    cdef int64_t start = share(size, worker, workers, 16), stop = share(size, worker + 1, workers, 16)
     cdef real *x = reals(args[4])
     cdef real *y = reals(args[5])
-    cdef vec a
-    while i < stop:
-        a = load(x + i, stop - i)
-        if by_tanh:
-            a = a / (splat(1) + exp_of_minus_2u(a))
-        else:
-            a = a * normal_distribution(a)
-        store(y + i, a, stop - i)
-        i += LANES
+    gelu_rows(number(args + 3) != 0, x + start, 0, y + start, 0, 1, stop - start)
 
 
 cdef void gelu_backward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
     cdef int64_t size = args[1] * args[2]
-    cdef int64_t i = share(size, worker, workers, 16), stop = share(size, worker + 1, workers, 16)
-    cdef bint by_tanh = number(args + 3) != 0
+    cdef int64_t start = share(size, worker, workers, 16), stop = share(size, worker + 1, workers, 16)
     cdef real *dy = reals(args[4])
     cdef real *x = reals(args[5])
     cdef real *dx = reals(args[6])
-    cdef vec a
-    while i < stop:
-        a = load(x + i, stop - i)
-        if by_tanh:
-            a = gelu_tanh_slope(a)
-        else:
-            a = gelu_erf_slope(a)
-        store(dx + i, load(dy + i, stop - i) * a, stop - i)
-        i += LANES
+    gelu_backward_rows(number(args + 3) != 0, dy + start, 0, x + start, 0, dx + start, 0, 1, stop - start)
 
 
 # ---- residual --------------------------------------------------------------------------------------------------------
@@ -714,6 +740,75 @@ cdef void product(const int64_t *args, int64_t worker, int64_t workers) noexcept
         reals(args[11]), args[12], reals(args[13]), args[14], reals(args[15]) + worker * P)
 
 
+# ---- two calls at once (fastbp/run/peephole.py): the first call's row, then the second's --------------------------------
+
+cdef enum:
+    LINEAR_FORWARD_ROW = 10
+    LINEAR_BACKWARD_ROW = 12
+    LAYERNORM_BACKWARD_ROW = 12
+
+
+cdef void then_gelu_tanh(const After *after, const real *c, int64_t c_row, int64_t rows, int64_t columns) noexcept nogil:
+    gelu_rows(True, c, c_row, after.out, after.out_row, rows, columns)
+
+
+cdef void then_gelu_erf(const After *after, const real *c, int64_t c_row, int64_t rows, int64_t columns) noexcept nogil:
+    gelu_rows(False, c, c_row, after.out, after.out_row, rows, columns)
+
+
+cdef void linear_forward_gelu_forward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    cdef const int64_t *gelu = args + LINEAR_FORWARD_ROW
+    cdef After after
+    after.run = then_gelu_tanh if number(gelu + 3) != 0 else then_gelu_erf
+    after.before, after.before_row = NULL, 0
+    after.out, after.out_row = reals(gelu[5]), gelu[2]
+    linear_forward_then(args, worker, workers, &after)
+
+
+cdef void then_add(const After *after, const real *c, int64_t c_row, int64_t rows, int64_t columns) noexcept nogil:
+    """out = before + c."""
+    cdef const real *x
+    cdef const real *f
+    cdef real *y
+    cdef int64_t n, i
+    for n in range(rows):
+        x, f, y = after.before + n * after.before_row, c + n * c_row, after.out + n * after.out_row
+        i = 0
+        while i < columns:
+            store(y + i, load(x + i, columns - i) + load(f + i, columns - i), columns - i)
+            i += LANES
+
+
+cdef void linear_forward_residual_forward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    cdef const int64_t *residual = args + LINEAR_FORWARD_ROW
+    cdef After after
+    after.run = then_add
+    after.before, after.before_row = reals(residual[3]), args[3]
+    after.out, after.out_row = reals(residual[5]), args[3]
+    linear_forward_then(args, worker, workers, &after)
+
+
+cdef void then_slope_tanh(const After *after, const real *c, int64_t c_row, int64_t rows, int64_t columns) noexcept nogil:
+    gelu_backward_rows(True, c, c_row, after.before, after.before_row, after.out, after.out_row, rows, columns)
+
+
+cdef void then_slope_erf(const After *after, const real *c, int64_t c_row, int64_t rows, int64_t columns) noexcept nogil:
+    gelu_backward_rows(False, c, c_row, after.before, after.before_row, after.out, after.out_row, rows, columns)
+
+
+cdef void linear_backward_gelu_backward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    cdef const int64_t *gelu = args + LINEAR_BACKWARD_ROW
+    cdef After after
+    after.run = then_slope_tanh if number(gelu + 3) != 0 else then_slope_erf
+    after.before, after.before_row = reals(gelu[5]), gelu[2]
+    after.out, after.out_row = reals(gelu[6]), gelu[2]
+    linear_backward_then(args, worker, workers, &after)
+
+
+cdef void layernorm_backward_residual_forward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    layernorm_backward_into(args, worker, workers, reals(args[LAYERNORM_BACKWARD_ROW + 5]))
+
+
 # ---- what Python asks for --------------------------------------------------------------------------------------------
 
 _ADDRESSES = {
@@ -739,6 +834,18 @@ _ADDRESSES = {
     "adamw_forward": <intptr_t>&adamw_forward,
     "product": <intptr_t>&product,
 }
+
+_FUSED_ADDRESSES = {
+    "linear_forward_gelu_forward": <intptr_t>&linear_forward_gelu_forward,
+    "linear_forward_residual_forward": <intptr_t>&linear_forward_residual_forward,
+    "linear_backward_gelu_backward": <intptr_t>&linear_backward_gelu_backward,
+    "layernorm_backward_residual_forward": <intptr_t>&layernorm_backward_residual_forward,
+}
+
+
+def fused_address(name):
+    """The address of a kernel that does two calls at once, 0 where there is none of that name."""
+    return _FUSED_ADDRESSES.get(name, 0)
 
 
 def address(name):

@@ -38,9 +38,11 @@ typedef int32_t word;
 #define INTRINSIC_NAME(prefix, name, suffix) prefix##name##suffix
 #if defined(__AVX512F__) && defined(FASTBP_DOUBLE)
 #define INTRINSIC(name) INTRINSIC_NAME(_mm512_, name, _pd)
+#define NOT_GREATER(a, b) _mm512_cmp_pd_mask(a, b, _CMP_NGT_UQ)
 typedef __m512d native;
 #elif defined(__AVX512F__)
 #define INTRINSIC(name) INTRINSIC_NAME(_mm512_, name, _ps)
+#define NOT_GREATER(a, b) _mm512_cmp_ps_mask(a, b, _CMP_NGT_UQ)
 typedef __m512 native;
 #elif defined(__AVX2__) && defined(FASTBP_DOUBLE)
 #define INTRINSIC(name) INTRINSIC_NAME(_mm256_, name, _pd)

@@ -25,7 +25,8 @@ from fastbp.memory.arena import aligned_bytes
 from fastbp.ops.registry import OPS
 from fastbp.run.apply import bind_op
 from fastbp.run.decoder import Decoder
-from fastbp.run.program import Instruction, Program
+from fastbp.run.instruction import Instruction
+from fastbp.run.program import Program
 from fastbp.run.runner import Runner
 from fastbp.schedule.actions import Backward
 from fastbp.schedule.effects import Effects, gradient

@@ -27,7 +27,10 @@ BAND = 64
 def band_sizes(d):
     """Rows of a band, and elements of a worker's panel."""
     rows, D = min(BAND, d.T), d.C // d.H
-    return {"R": rows, "P": max(panel_elements(D, d.T), panel_elements(d.T, D), panel_elements(rows, D))}
+    elements = (
+        panel_elements(D, d.T, rows), panel_elements(d.T, D, rows), panel_elements(rows, D, d.T, by_columns=True)
+    )  # fmt: skip
+    return {"R": rows, "P": max(elements)}
 
 
 def heads_of(d, qkv):

@@ -66,7 +66,9 @@ OP = Op(
     forward_scratch={"panel": "W P"},
     scratch={"panel": "W P"},
     derive=lambda d: {
-        "P": max(panel_elements(d.I, d.O), panel_elements(d.O, d.I), panel_elements(d.N, d.O)),
+        "P": max(
+            panel_elements(d.I, d.O, d.N), panel_elements(d.O, d.I, d.N), panel_elements(d.N, d.O, d.I, by_columns=True)
+        ),
     },
     forward=forward,
     backward=backward,

@@ -112,7 +112,9 @@ OP = Op(
     forward_scratch={"z": "N V", "panel": "W P"},
     scratch={"z": "N V", "panel": "W P"},
     derive=lambda d: {
-        "P": max(panel_elements(d.C, d.V), panel_elements(d.V, d.C), panel_elements(d.N, d.C)),
+        "P": max(
+            panel_elements(d.C, d.V, d.N), panel_elements(d.V, d.C, d.N), panel_elements(d.N, d.C, d.V, by_columns=True)
+        ),
     },
     forward_phases=2,
     backward_phases=3,

@@ -138,6 +138,17 @@ class Op:
         arrays = [argument for argument in self.backward_arguments() if argument[0] != "scratch"]
         return sum(size_of(written[port], dims) for _, port in [*arrays, *accumulated])
 
+    def arguments(self, direction: str) -> tuple[tuple[str, str], ...]:
+        """(role, port) of a call's arrays, in order."""
+        return self.backward_arguments() if direction == "backward" else self.forward_arguments()
+
+    def writes(self, direction: str, role: str, port: str) -> bool:
+        """Whether a call writes the array of a role and port; scratch aside."""
+        if direction == "forward":
+            return role == "value" and port in {**self.outputs, **self.saved}
+        yielded = role == "value" and port in self.outputs and self.backward_yields_outputs
+        return yielded or (role == "gradient" and port not in self.outputs)
+
     def numpy_kernel(self, direction: str) -> NumpyKernel | None:
         return self.forward if direction == "forward" else self.backward
 

@@ -65,7 +65,7 @@ OP = Op(
     backward_reads=("x", "wq", "wk", "wv"),
     forward_scratch={"panel": "W P"},
     scratch={"panel": "W P"},
-    derive=lambda d: {"P": max(panel_elements(d.C, d.C), panel_elements(d.N, d.C))},
+    derive=lambda d: {"P": max(panel_elements(d.C, d.C, d.N), panel_elements(d.N, d.C, d.C, by_columns=True))},
     forward=forward,
     backward=backward,
     numba_forward=numba_forward,

@@ -34,7 +34,7 @@ def bind_op(
     backward = direction == "backward"
     shapes = op.scratch if backward else op.forward_scratch
     given: list[np.ndarray | None] = []
-    arguments = op.backward_arguments() if backward else op.forward_arguments()
+    arguments = op.arguments(direction)
     for role, port in arguments:
         if role == "scratch":
             shape = shape_of(shapes[port], dims)

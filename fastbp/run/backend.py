@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from fastbp.base.errors import InputError, nearest
 from fastbp.run.cython_backend import address as cython_address
+from fastbp.run.cython_backend import fused_address as cython_fused_address
 from fastbp.run.cython_backend import instruction_set
 from fastbp.run.numba_backend import address as numba_address
 from fastbp.simd.target import TARGET
@@ -33,6 +34,10 @@ class Backend:
         if self.name == "numba":
             return numba_address(op_name, direction, dtype, progress)
         return cython_address(op_name, direction, dtype)
+
+    def fused_address(self, kernel: str, dtype: str) -> int:
+        """The address of a kernel that does two calls at once, 0 where this backend has none."""
+        return cython_fused_address(kernel, dtype) if self.name == "cython" else 0
 
 
 def auto_choice() -> tuple[str, str]:

@@ -21,7 +21,8 @@ from fastbp.memory.layout import Layout
 from fastbp.ops.op import Op
 from fastbp.ops.registry import OPS
 from fastbp.run.backend import Backend
-from fastbp.run.program import Instruction, Program
+from fastbp.run.instruction import Argument, Instruction
+from fastbp.run.program import Program
 from fastbp.schedule.actions import Action, Backward, Forward, Free, Reduce, written
 from fastbp.schedule.effects import Effects, sliced_dims
 from fastbp.schedule.schedule import Schedule
@@ -72,25 +73,20 @@ class Binder:
         node = self.schedule.graph.by_name[action.node]
         dims = sliced_dims(node, action.rows)
         direction = "backward" if isinstance(action, Backward) else "forward"
-        arguments = node.op.backward_arguments() if direction == "backward" else node.op.forward_arguments()
+        arguments = node.op.arguments(direction)
         arrays: list[tuple[str, np.ndarray | None]] = []
         for role, port in arguments:
             if role == "scratch":
                 arrays.append((f"{port} of {written(action)}", self._scratch(tick, action, node.op, port, dims)))
             else:
                 arrays.append(self._tensor(effects, tick, action, node, role, port))
-        kinds = [self._writes(node.op, direction, role, port) for role, port in arguments]
         outputs = tuple(
-            (name, array) for (name, array), writes in zip(arrays, kinds, strict=True) if writes and array is not None
+            named
+            for named, (role, port) in zip(arrays, arguments, strict=True)
+            if node.op.writes(direction, role, port) and named[1] is not None
         )
         call = Call(node.op, direction, dims, node.attributes, tuple(array for _, array in arrays))
         return call_instructions(tick, node.name, call, outputs, self.backend, self.dtype, self.progress)
-
-    def _writes(self, op: Op, direction: str, role: str, port: str) -> bool:
-        if direction == "forward":
-            return role == "value" and port in {**op.outputs, **op.saved}
-        yielded = role == "value" and port in op.outputs and op.backward_yields_outputs
-        return yielded or (role == "gradient" and port not in op.outputs)
 
     def _reduce(self, tick: int, action: Reduce) -> Iterator[Instruction]:
         op, name = OPS["residual"], action.source.removeprefix("d:").split("+")[0]
@@ -145,8 +141,11 @@ def call_instructions(
         yield Instruction(tick, node, call.op.name, call.direction, outputs, call=call.numpy())
         return
     address = backend.address(call.op.name, call.direction, dtype, progress)
+    by_name = partial(backend.fused_address, dtype=dtype)
     for phase in range(call.op.phases(call.direction)):
-        yield Instruction(tick, node, call.op.name, call.direction, outputs, address, call.row(phase))
+        yield Instruction(
+            tick, node, call.op.name, call.direction, outputs, address, call.row(phase), None, call.places(), by_name
+        )
 
 
 @dataclass(frozen=True)
@@ -163,8 +162,7 @@ class Call:
         """Raises ValueError unless every array has the size that the op declares, is contiguous and of the right
         dtype.
         """
-        backward = self.direction == "backward"
-        arguments = self.op.backward_arguments() if backward else self.op.forward_arguments()
+        backward, arguments = self.direction == "backward", self.op.arguments(self.direction)
         if len(arguments) != len(self.arrays):
             raise ValueError(f"{self.op.name} {self.direction} takes {len(arguments)} arrays, not {len(self.arrays)}")
         for (role, port), array in zip(arguments, self.arrays, strict=True):
@@ -181,6 +179,15 @@ class Call:
             if array.size != int(np.prod(shape)) or array.dtype != expected or not array.flags.c_contiguous:
                 raise ValueError(f"{what}: {array.dtype} {array.shape} where {expected} {shape} is due, contiguous")
 
+    def places(self) -> tuple[Argument, ...]:
+        """Where every array lies, absent ones left out."""
+        named = zip(self.op.arguments(self.direction), self.arrays, strict=True)
+        return tuple(
+            Argument(role, port, array.ctypes.data, array.nbytes, self.op.writes(self.direction, role, port))
+            for (role, port), array in named
+            if array is not None
+        )
+
     def row(self, phase: int) -> tuple[int, ...]:
         """The argument row of a compiled kernel."""
         sizes = (self.dims[letter] for letter in self.op.dims)
@@ -192,10 +199,8 @@ class Call:
         kernel = self.op.numpy_kernel(self.direction)
         assert kernel is not None
         known = SimpleNamespace(**self.dims, **self.attributes)
-        backward = self.direction == "backward"
-        arguments = self.op.backward_arguments() if backward else self.op.forward_arguments()
         shaped = []
-        for (role, port), array in zip(arguments, self.arrays, strict=True):
+        for (role, port), array in zip(self.op.arguments(self.direction), self.arrays, strict=True):
             if role == "scratch" and (array is None or not array.size):
                 continue
             shaped.append(

@@ -46,3 +46,8 @@ def address(op_name: str, direction: str, dtype: str) -> int:
 def kernel_address(name: str, dtype: str) -> int:
     """The same by the kernel's own name."""
     return int(module(instruction_set(), dtype).address(name))
+
+
+def fused_address(kernel: str, dtype: str) -> int:
+    """The address of a kernel that does two calls at once, 0 where there is none of that name."""
+    return int(module(instruction_set(), dtype).fused_address(kernel))

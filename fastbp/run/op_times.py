@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from math import prod
 
 from fastbp.ops.registry import OPS
 from fastbp.run.decoder import Decoder
-from fastbp.run.program import Instruction, Program
+from fastbp.run.instruction import Instruction
+from fastbp.run.peephole import fuse
+from fastbp.run.program import Program
 from fastbp.run.runner import Runner
-from fastbp.schedule.actions import Backward, Forward, Reduce
+from fastbp.schedule.actions import Action, Backward, Free, Reduce
 from fastbp.schedule.effects import sliced_dims
 
 OpKey = tuple[str, str]
-"""An op's name and a direction."""
+"""An op's name and a direction; "linear+gelu" where one kernel does the calls of both."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class OpTimes:
 
     def __init__(self, program: Program, runner: Runner) -> None:
         self._runner = runner
-        self._pieces = [(key, Program(tuple(group))) for key, group in groupby(program.instructions, _key)]
+        self._pieces = [(key, Program(tuple(group))) for key, group in groupby(_fused(program), _key)]
 
     def run(self) -> dict[OpKey, float]:
         """Seconds of each op and direction, summed over its calls."""
@@ -56,29 +58,42 @@ def _key(instruction: Instruction) -> OpKey:
     return instruction.op, instruction.direction
 
 
+def _fused(program: Program) -> tuple[Instruction, ...]:
+    """The calls that a run makes."""
+    return program.instructions if program.compiled is None else fuse(program.instructions)
+
+
 def work_of(decoder: Decoder) -> Mapping[OpKey, Work]:
-    """What each op does in a pass of the decoder's schedule; AdamW steps over its parameters."""
+    """What each op does in a pass of the decoder's schedule; AdamW steps over its parameters.
+
+    A fused pair does the work of both: the bytes of what passes between them too, though they stay in the cache.
+    """
     total: dict[OpKey, Work] = defaultdict(Work)
-    for key, work in _calls(decoder):
-        total[key] = total[key].plus(work)
+    by_tick = {tick: _work(decoder, action) for tick, action in enumerate(decoder.schedule.actions)}
+    apart = iter(decoder.gradients_program.instructions)
+    for instruction in _fused(decoder.gradients_program):
+        for _ in instruction.op.split("+"):
+            # A call of several phases does its work once.
+            work = by_tick.pop(next(apart).tick, Work())
+            total[_key(instruction)] = total[_key(instruction)].plus(work)
     sizes = {"Z": decoder.parameters.shapes.size, "K": decoder.parameters.shapes.decayed}
     adamw = OPS["adamw"]
     moved = adamw.elements_moved("forward", adamw.extended(sizes)) * decoder.graph.itemsize
     return {**total, ("adamw", "forward"): Work(0, moved)}
 
 
-def _calls(decoder: Decoder) -> Iterator[tuple[OpKey, Work]]:
+def _work(decoder: Decoder, action: Action) -> Work:
     graph = decoder.graph
-    for action in decoder.schedule.actions:
-        if isinstance(action, Reduce):
-            tensor = graph.tensors[action.source.removeprefix("d:").split("+")[0]]
-            yield ("residual", "forward"), Work(0, 3 * prod(tensor.shape) * graph.itemsize)
-        elif isinstance(action, Forward | Backward):
-            node = graph.by_name[action.node]
-            direction = "backward" if isinstance(action, Backward) else "forward"
-            dims = sliced_dims(node, action.rows)
-            forward, backward = node.op.products(dims)
-            flops = forward if direction == "forward" else backward
-            if direction == "backward" and node.op.backward_yields_outputs:
-                flops += forward
-            yield (node.op_name, direction), Work(flops, node.op.elements_moved(direction, dims) * graph.itemsize)
+    if isinstance(action, Reduce):
+        tensor = graph.tensors[action.source.removeprefix("d:").split("+")[0]]
+        return Work(0, 3 * prod(tensor.shape) * graph.itemsize)
+    if isinstance(action, Free):
+        return Work()
+    node = graph.by_name[action.node]
+    direction = "backward" if isinstance(action, Backward) else "forward"
+    dims = sliced_dims(node, action.rows)
+    forward, backward = node.op.products(dims)
+    flops = forward if direction == "forward" else backward
+    if direction == "backward" and node.op.backward_yields_outputs:
+        flops += forward
+    return Work(flops, node.op.elements_moved(direction, dims) * graph.itemsize)

@@ -17,8 +17,9 @@ from fastbp.memory.arena import aligned_bytes
 from fastbp.policy.named import short_name
 from fastbp.run.backend import Backend
 from fastbp.run.cython_backend import kernel_address as cython_address
+from fastbp.run.instruction import Instruction
 from fastbp.run.numba_backend import kernel_address as numba_address
-from fastbp.run.program import Instruction, Program
+from fastbp.run.program import Program
 from fastbp.schedule.actions import Backward, Forward
 from fastbp.schedule.effects import sliced_dims
 from fastbp.schedule.schedule import Schedule
@@ -122,7 +123,7 @@ class ProductBench:
         products = tuple(products)
         self._backend, self._dtype = backend, dtype
         random = np.random.default_rng(0)
-        self._panels = _block(workers * max(panel_elements(each.K, each.N) for each in products), dtype)
+        self._panels = _block(workers * max(map(_panel_size, products)), dtype)
         self.a, self.b, self.c = (_block(max(map(size, products)), dtype) for size in (_a_size, _b_size, _c_size))
         for block in (self.a, self.b):
             block[:] = random.random(block.size, np.float32) - 0.5
@@ -144,7 +145,7 @@ class ProductBench:
     def _row(self, p: Product) -> tuple[int, ...]:
         a, b, c, panels = (int(block.ctypes.data) for block in (self.a, self.b, self.c, self._panels))
         init = (c, p.c_row) if p.accumulates else (0, 0)
-        return (0, p.M, p.N, p.K, panel_elements(p.K, p.N), a, *p.a, b, *p.b, c, p.c_row, *init, panels)
+        return (0, p.M, p.N, p.K, _panel_size(p), a, *p.a, b, *p.b, c, p.c_row, *init, panels)
 
     def operands(self, p: Product) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """A, B and C as the product sees them."""
@@ -166,6 +167,11 @@ def _block(elements: int, dtype: str) -> np.ndarray:
 def _extent(rows: int, columns: int, strides: tuple[int, int]) -> int:
     """Elements from the first to the last of a strided matrix."""
     return (rows - 1) * strides[0] + (columns - 1) * strides[1] + 1
+
+
+def _panel_size(p: Product) -> int:
+    """Elements of a worker's scratch."""
+    return panel_elements(p.K, p.N, p.M, by_columns=p.a[1] != 1)
 
 
 def _a_size(p: Product) -> int:

@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from fastbp.run._loop import Instructions
-
-
-@dataclass(frozen=True)
-class Instruction:
-    """One kernel call: the action that it belongs to and its node, op and direction, for people; the rest for machines.
-
-    `address` and `row` for a compiled kernel; `call` for a NumPy one. `outputs` are the tensors that it writes.
-    """
-
-    tick: int
-    node: str
-    op: str
-    direction: str
-    outputs: tuple[tuple[str, np.ndarray], ...]
-    address: int = 0
-    row: tuple[int, ...] = ()
-    call: Callable[[], None] | None = None
+from fastbp.run.instruction import Instruction
+from fastbp.run.peephole import fuse
 
 
 @dataclass(frozen=True)
@@ -36,16 +20,26 @@ class Program:
 
     @cached_property
     def compiled(self) -> Instructions | None:
-        """The table of addresses and argument rows; None for NumPy."""
-        if any(instruction.call for instruction in self.instructions):
-            return None
-        width = max((len(instruction.row) for instruction in self.instructions), default=0)
-        rows = np.zeros((len(self.instructions), width), np.int64)
-        for i, instruction in enumerate(self.instructions):
-            rows[i, : len(instruction.row)] = instruction.row
-        addresses = np.array([instruction.address for instruction in self.instructions], np.int64)
-        return Instructions(addresses, rows)
+        """The table of addresses and argument rows, one an instruction; None for NumPy."""
+        return _table(self.instructions)
+
+    @cached_property
+    def fused(self) -> Instructions | None:
+        """The same with adjacent calls fused: what a run takes that nobody watches."""
+        return _table(fuse(self.instructions))
 
     def then(self, other: Program) -> Program:
         """This program and behind it another, as one."""
         return Program(self.instructions + other.instructions)
+
+
+def _table(instructions: tuple[Instruction, ...]) -> Instructions | None:
+    """Addresses and argument rows, zero-padded to one width; None where an instruction is NumPy's."""
+    if any(instruction.call for instruction in instructions):
+        return None
+    width = max((len(instruction.row) for instruction in instructions), default=0)
+    rows = np.zeros((len(instructions), width), np.int64)
+    for i, instruction in enumerate(instructions):
+        rows[i, : len(instruction.row)] = instruction.row
+    addresses = np.array([instruction.address for instruction in instructions], np.int64)
+    return Instructions(addresses, rows)

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fastbp.run.program import Instruction, Program
+from fastbp.run.instruction import Instruction
+from fastbp.run.program import Program
 from fastbp.run.workers import Workers
 
 
@@ -18,7 +19,7 @@ class Runner:
 
     def run(self, program: Program) -> None:
         """Runs a program to its end."""
-        instructions = program.compiled
+        instructions = program.fused
         if instructions is not None:
             self.workers.run(instructions)
             return

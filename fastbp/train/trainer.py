@@ -16,7 +16,8 @@ import numpy as np
 from fastbp.base.errors import InputError, NonFinite
 from fastbp.data import Batches, EvaluationWindows, Split, require_ids_below
 from fastbp.run.decoder import Decoder
-from fastbp.run.program import Instruction, Program
+from fastbp.run.instruction import Instruction
+from fastbp.run.program import Program
 from fastbp.train.learning_rate import LearningRate
 from fastbp.train.optimiser import AdamW, AdamWSettings
 

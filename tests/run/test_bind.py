@@ -15,7 +15,7 @@ from fastbp.ops.registry import OPS
 from fastbp.run.backend import choose_backend
 from fastbp.run.bind import Binder, Call
 from fastbp.run.decoder import Decoder
-from fastbp.run.program import Instruction
+from fastbp.run.instruction import Instruction
 from fastbp.schedule.actions import Free, Reduce, written
 
 BACKENDS = ("numpy", "numba", "cython")

@@ -44,7 +44,7 @@ def test_recomputed_work_counts() -> None:
 
 def test_bytes_of_some_ops() -> None:
     N, C, B, T = 16, 16, 2, 8
-    work = work_of(trainer_of().decoder)
+    work = work_of(trainer_of("numpy").decoder)
     assert work["embedding", "forward"] == Work(0, 4 * 3 * N * C)
     # Five norms: x, y, a weight and a bias, mean and rstd.
     assert work["layernorm", "forward"] == Work(0, 5 * 4 * (2 * N * C + 2 * C + 2 * N))
@@ -53,3 +53,13 @@ def test_bytes_of_some_ops() -> None:
     assert work["gelu", "forward"] == Work(0, 2 * 4 * 2 * N * 32)
     assert work["attention", "forward"].product_flops == 2 * 2 * B * T * T * C
     assert work["adamw", "forward"].moved_bytes == 36 * trainer_of().decoder.parameters.shapes.size
+
+
+def test_a_fused_pair_does_the_work_of_both() -> None:
+    apart, fused = (work_of(trainer_of(backend).decoder) for backend in ("numpy", "cython"))
+    pairs = [key for key in fused if "+" in key[0]]
+    assert ("linear+residual", "forward") in pairs
+    N, C, F = 16, 16, 32
+    assert fused["linear+residual", "forward"].product_flops == 2 * 2 * N * C * (C + F)
+    for attribute in ("product_flops", "moved_bytes"):
+        assert sum(getattr(w, attribute) for w in apart.values()) == sum(getattr(w, attribute) for w in fused.values())

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 
-from fastbp.run.program import Instruction, Program
+from fastbp.run.instruction import Instruction
+from fastbp.run.program import Program
 
 KERNEL = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_int64), ctypes.c_int64, ctypes.c_int64)
 

@@ -14,7 +14,7 @@ import pytest
 
 from fastbp.graph.config import DecoderConfig
 from fastbp.run.decoder import Decoder
-from fastbp.run.program import Instruction
+from fastbp.run.instruction import Instruction
 from fastbp.schedule.actions import Free
 
 BACKENDS = ("numpy", "numba", "cython")

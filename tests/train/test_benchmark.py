@@ -59,7 +59,7 @@ def test_products_by_one_worker_and_by_all(workers: int) -> None:
 
 
 def test_ops_are_judged_by_what_binds_them() -> None:
-    trainer = synthetic_trainer(SEED, 1, backend="cython")
+    trainer = synthetic_trainer(SEED, 1, backend="numpy")
     rows = measure_ops(trainer, Limits(Workers(1)), 0)
     limits = {(row["op"], row["direction"]): row["limit"] for row in rows}
     assert limits["linear", "backward"] == limits["attention", "forward"] == "peak"
