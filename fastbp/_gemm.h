@@ -20,10 +20,15 @@
 #define TILE_VECTORS 2
 #endif
 
-/* As in fastbp/simd/target.py, which sizes the scratch. */
+/* As in fastbp/simd/target.py, which sizes the scratch: the most that a block may hold, and what it holds untuned. */
 #define DEPTH 384
 #define ROWS 128
 #define PANELS 12
+
+static struct {
+    int64_t depth, rows, panels;
+} blocking = {DEPTH, ROWS, PANELS};
+
 #define FAR_BYTES 2048 /* columns of A further apart than this are out of reach of the hardware's prefetching */
 
 #define FEW_ROWS 192             /* rows of a worker that pay for copying all of B */
@@ -278,10 +283,10 @@ static void block_product(
     int64_t M, int64_t N, int64_t K, const real *a, int64_t a_row, int64_t a_col, const real *b, int64_t b_row,
     int64_t b_col, real *c, int64_t c_row, const real *init, int64_t init_row, real *scratch, const After *after)
 {
-    const int64_t vectors = ceiling(N, LANES), panels = ceiling(vectors, TILE_VECTORS), depths = ceiling(K, DEPTH);
-    const int64_t tiles = ceiling(M, TILE_ROWS), blocks = ceiling(M, ROWS);
+    const int64_t vectors = ceiling(N, LANES), panels = ceiling(vectors, TILE_VECTORS), depths = ceiling(K, blocking.depth);
+    const int64_t tiles = ceiling(M, TILE_ROWS), blocks = M <= ROWS ? 1 : ceiling(M, blocking.rows);
     const int64_t kept = blocks > 1 ? vectors : least(vectors, TILE_VECTORS); /* else a panel is not met again */
-    real *ragged = scratch + kept * LANES * least(K, DEPTH);
+    real *ragged = scratch + kept * LANES * least(K, blocking.depth);
     real *copied = a_row == 1 && a_col * REAL_BYTES > FAR_BYTES && panels > 1 ? ragged + TILE_ROWS * TILE_VECTORS * LANES : NULL;
     for (int64_t q = 0; q < depths; q++) {
         const int64_t k = cut(K, q, depths), depth = cut(K, q + 1, depths) - k;
@@ -330,7 +335,7 @@ static __attribute__((unused)) void gemm_then(
 {
     if (M <= 0 || N <= 0)
         return;
-    const int64_t vectors = ceiling(N, LANES), blocks = ceiling(vectors, PANELS * TILE_VECTORS);
+    const int64_t vectors = ceiling(N, LANES), blocks = ceiling(vectors, blocking.panels * TILE_VECTORS);
     for (int64_t s = 0; s < blocks; s++) {
         const int64_t j = cut(vectors, s, blocks) * LANES;
         const int64_t columns = least(N, cut(vectors, s + 1, blocks) * LANES) - j;

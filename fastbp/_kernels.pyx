@@ -42,6 +42,14 @@ cdef extern from "_gelu.h" nogil:
 cdef extern from "_gemm.h" nogil:
     const int64_t TILE_ROWS
     const int64_t TILE_VECTORS
+    const int64_t DEPTH
+    const int64_t ROWS
+    const int64_t PANELS
+    struct _Blocking "":
+        int64_t depth
+        int64_t rows
+        int64_t panels
+    _Blocking blocking
     int64_t least(int64_t a, int64_t b)
     int64_t share(int64_t size, int64_t worker, int64_t workers, int64_t unit)
     void gemm(
@@ -861,6 +869,13 @@ def build():
         "tile_rows": TILE_ROWS,
         "tile_vectors": TILE_VECTORS,
     }
+
+
+def set_blocking(depth, rows, panels):
+    """What a block of a product holds, in every later run; ValueError for more than its scratch was sized for."""
+    if not (0 < depth <= DEPTH and 0 < rows <= ROWS and 0 < panels <= PANELS):
+        raise ValueError(f"blocks of {depth} terms, {rows} rows, {panels} panels: at most {DEPTH}, {ROWS}, {PANELS}")
+    blocking.depth, blocking.rows, blocking.panels = depth, rows, panels
 
 
 def cpu_features():

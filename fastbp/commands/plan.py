@@ -13,7 +13,7 @@ from fastbp.memory.layout import lay_out
 from fastbp.policy.named import make_plan
 from fastbp.report.plan import plan_json, plan_lines
 from fastbp.run.backend import choose_backend
-from fastbp.run.workers import choose_workers
+from fastbp.run.workers import choose_parts, choose_workers
 from fastbp.schedule.schedule import training_schedule
 from fastbp.schedule.simulate import simulate
 
@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
     config, batch = chosen_config(options), chosen_batch(options)
     backend = choose_backend(options.backend)
     workers = choose_workers(options.workers, decoder_graph(config, batch).products_per_pass)
-    graph = decoder_graph(config, batch, workers=workers if backend.compiled else 0, dtype=options.dtype)
+    graph = decoder_graph(config, batch, workers=choose_parts(workers) if backend.compiled else 0, dtype=options.dtype)
     simulation = simulate(training_schedule(graph, make_plan(graph, options.policy)))
     layout = lay_out(simulation)
     whole = lay_out(simulate(training_schedule(graph, make_plan(graph, "save_all"))))

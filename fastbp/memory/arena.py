@@ -18,7 +18,9 @@ _SEARCH_BYTES = 1 << 22
 
 
 def aligned_bytes(size: int) -> np.ndarray:
-    """Uninitialised bytes that begin on a cache line."""
+    """Uninitialised bytes that begin on a cache line. NumPy asks Linux for huge pages where they are 4 MiB or more; to
+    begin on one as well changed no update's time by more than a percent either way.
+    """
     block = np.empty(size + ALIGNMENT, dtype=np.uint8)
     start = -block.ctypes.data % ALIGNMENT
     return block[start : start + size]

@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.special import erf as scipy_erf
 
+from fastbp.base.late import Late
 from fastbp.ops.op import Op
 from fastbp.simd.abi import cast, copy, dim, inline, number, span
 from fastbp.simd.gemm import share
@@ -22,6 +22,7 @@ from fastbp.simd.math import erf, exp
 
 TWICE_ROOT = 2 * math.sqrt(2 / math.pi)
 CUBIC = 0.044715
+scipy_erf = Late("scipy.special", "erf")
 
 
 def _logistic(x):

@@ -26,7 +26,7 @@ from fastbp.run.bind import Binder
 from fastbp.run.fit import Smaller, require_memory
 from fastbp.run.program import Program
 from fastbp.run.runner import Runner
-from fastbp.run.workers import choose_workers
+from fastbp.run.workers import choose_parts, choose_workers
 from fastbp.schedule.plan import Plan
 from fastbp.schedule.schedule import Schedule, evaluation_schedule, training_schedule
 from fastbp.schedule.simulate import Simulation, simulate
@@ -60,9 +60,10 @@ class Decoder:
         self.config, self.batch, self.dtype = config, batch, dtype
         self.backend = choose_backend(backend)
         self.workers = choose_workers(workers, decoder_graph(config, batch).products_per_pass)
+        self.parts = choose_parts(self.workers) if self.backend.compiled else 0
         # What cannot fit is refused before it is planned: a schedule of a billion rows takes minutes.
         require_memory(self._least_bytes(batch), f"--batch {batch} at context {config.context}", self._smaller())
-        self.graph = decoder_graph(config, batch, workers=self.workers if self.backend.compiled else 0, dtype=dtype)
+        self.graph = decoder_graph(config, batch, workers=self.parts, dtype=dtype)
         self.plan = plan or make_plan(self.graph, policy)
         self._progress = progress
         self.schedule = training_schedule(self.graph, self.plan)
@@ -93,9 +94,7 @@ class Decoder:
 
     def _full_bytes(self, batch: int) -> int:
         """What the policy `full` needs at another batch."""
-        graph = decoder_graph(
-            self.config, batch, workers=self.workers if self.backend.compiled else 0, dtype=self.dtype
-        )
+        graph = decoder_graph(self.config, batch, workers=self.parts, dtype=self.dtype)
         return self._needed_bytes(lay_out(simulate(training_schedule(graph, make_plan(graph, "full")))).size_bytes)
 
     def _make_static(self) -> None:
@@ -118,7 +117,11 @@ class Decoder:
         values = {**self.parameters, **self._constants, **host}
         gradients = {**self.gradients, "losses": self.row_weights}
         binder = Binder(schedule, layout, self.arena, values, gradients, self.dtype, self.backend, self._progress)
-        return binder.program()
+        return self.in_parts(binder.program())
+
+    def in_parts(self, program: Program) -> Program:
+        """The program, handed out in tasks where there are more parts than workers."""
+        return program.in_tasks(self.parts) if self.parts > self.workers else program
 
     @cached_property
     def _evaluation(self) -> tuple[Schedule, Simulation, Layout]:

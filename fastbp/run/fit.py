@@ -10,9 +10,7 @@ import psutil
 
 from fastbp.base.errors import DoesNotFit
 from fastbp.base.units import format_bytes
-
-CGROUPS = Path("/sys/fs/cgroup")
-MEMBERSHIP = Path("/proc/self/cgroup")
+from fastbp.run.control_groups import CGROUPS, MEMBERSHIP, control_groups
 
 _FILES = {
     2: ("memory.max", "memory.current", ("inactive_file", "active_file")),
@@ -29,7 +27,7 @@ def available_bytes(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> i
 
 def _left_in_groups(cgroups: Path, membership: Path) -> Iterator[int]:
     """What is left in each control group with a limit that this process is in, from its own up to the root."""
-    for version, group in _groups(cgroups, membership):
+    for version, group in control_groups("memory", cgroups, membership):
         limit, use, cache = _FILES[version]
         try:
             limit_bytes = int((group / limit).read_text())
@@ -39,23 +37,6 @@ def _left_in_groups(cgroups: Path, membership: Path) -> Iterator[int]:
             continue
         # The system gives up cached files before it kills; they only look like memory in use.
         yield limit_bytes - used_bytes + sum(int(rows.get(row, 0)) for row in cache)
-
-
-def _groups(cgroups: Path, membership: Path) -> Iterator[tuple[int, Path]]:
-    """(version, folder) of each group, whether it exists or not: a container sees its own as the root."""
-    try:
-        lines = membership.read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers in ("", "memory"):
-            root = cgroups / controllers
-            own = root / path.lstrip("/")
-            for folder in (own, *own.parents):
-                yield (1 if controllers else 2), folder
-                if folder == root:
-                    break
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ class Argument:
 class Instruction:
     """One kernel call: the action that it belongs to and its node, op and direction, for people; the rest for machines.
 
-    `address` and `row` for a compiled kernel; `call` for a NumPy one. `outputs` are the tensors that it writes.
+    `address` and `row` for a compiled kernel, which is cut into `tasks` for the workers to take, or into a share for
+    each where that is 0; `call` for a NumPy one. `outputs` are the tensors that it writes.
     `arguments` and `kernel_address` (a kernel's address by its name, 0 where the backend has none) are for peepholes.
     """
 
@@ -40,3 +41,4 @@ class Instruction:
     call: Callable[[], None] | None = None
     arguments: tuple[Argument, ...] = ()
     kernel_address: Callable[[str], int] | None = None
+    tasks: int = 0

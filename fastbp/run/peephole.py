@@ -59,7 +59,7 @@ def _fused(first: Instruction, second: Instruction) -> Instruction | None:
             if address and _meets(first, second, peephole):
                 return Instruction(
                     second.tick, f"{first.node}, {second.node}", f"{first.op}+{second.op}", first.direction,
-                    first.outputs + second.outputs, address, first.row + second.row,
+                    first.outputs + second.outputs, address, first.row + second.row, tasks=first.tasks,
                 )  # fmt: skip
     return None
 

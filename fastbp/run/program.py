@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -32,9 +32,13 @@ class Program:
         """This program and behind it another, as one."""
         return Program(self.instructions + other.instructions)
 
+    def in_tasks(self, tasks: int) -> Program:
+        """This program with every instruction cut into `tasks`. Its scratch must be made for as many workers."""
+        return Program(tuple(replace(instruction, tasks=tasks) for instruction in self.instructions))
+
 
 def _table(instructions: tuple[Instruction, ...]) -> Instructions | None:
-    """Addresses and argument rows, zero-padded to one width; None where an instruction is NumPy's."""
+    """Addresses, argument rows (zero-padded to one width) and tasks; None where an instruction is NumPy's."""
     if any(instruction.call for instruction in instructions):
         return None
     width = max((len(instruction.row) for instruction in instructions), default=0)
@@ -42,4 +46,5 @@ def _table(instructions: tuple[Instruction, ...]) -> Instructions | None:
     for i, instruction in enumerate(instructions):
         rows[i, : len(instruction.row)] = instruction.row
     addresses = np.array([instruction.address for instruction in instructions], np.int64)
-    return Instructions(addresses, rows)
+    tasks = np.array([instruction.tasks for instruction in instructions], np.int64)
+    return Instructions(addresses, rows, tasks)

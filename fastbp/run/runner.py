@@ -30,16 +30,17 @@ class Runner:
 
     def run_watched(self, program: Program, watch: Callable[[Instruction], bool]) -> bool:
         """Runs a program one instruction at a time in this thread; stops early and returns False where `watch` says
-        so.
+        so. `watch` itself must run nothing with this runner, which waits for its turn as any other would.
         """
         instructions = program.compiled
-        for i, instruction in enumerate(program.instructions):
-            if instructions is not None:
-                instructions.run_alone(i, i + 1, self.workers.count)
-            else:
-                assert instruction.call is not None
-                with np.errstate(all="ignore"):
-                    instruction.call()
-            if not watch(instruction):
-                return False
-        return True
+        with self.workers.lock:
+            for i, instruction in enumerate(program.instructions):
+                if instructions is not None:
+                    instructions.run_alone(i, i + 1, self.workers.count)
+                else:
+                    assert instruction.call is not None
+                    with np.errstate(all="ignore"):
+                        instruction.call()
+                if not watch(instruction):
+                    return False
+            return True

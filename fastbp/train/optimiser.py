@@ -54,9 +54,8 @@ class AdamW:
         flats = (decoder.parameters.flat, decoder.gradients.flat, self.first_moments.flat, self.second_moments.flat)
         call = Call(ADAMW, "forward", dims, {}, (self._hyper, *flats, self._partials, self._norm))
         outputs = (("gradient norm", self._norm),)
-        self.program = Program(
-            tuple(call_instructions(0, "adamw", call, outputs, decoder.backend, decoder.dtype, progress))
-        )
+        instructions = call_instructions(0, "adamw", call, outputs, decoder.backend, decoder.dtype, progress)
+        self.program = decoder.in_parts(Program(tuple(instructions)))
 
     def prepare(self, update: int, learning_rate: float) -> None:
         """Sets the scalars of update number `update`, counted from 0."""

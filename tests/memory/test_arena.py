@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -15,6 +17,25 @@ def test_bytes_begin_on_a_cache_line(size: int) -> None:
     for block in kept:
         assert block.nbytes == size
         assert block.ctypes.data % ALIGNMENT == 0
+
+
+def wants_huge_pages(address: int) -> bool:
+    """Whether the mapping that holds an address was advised to use huge pages ("hg")."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        head = line.split()[0]
+        if "-" in head:
+            begin, end = (int(part, 16) for part in head.split("-"))
+            inside = begin <= address < end
+        elif inside and head == "VmFlags:":
+            return "hg" in line.split()[1:]
+    raise AssertionError(f"{address:#x} is in no mapping")
+
+
+@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="no huge pages here")
+def test_large_buffers_ask_for_huge_pages() -> None:
+    arena = Arena(16 << 20)
+    assert wants_huge_pages(arena.address + (8 << 20))
 
 
 def test_a_size_that_is_no_whole_number_of_lines_is_refused() -> None:

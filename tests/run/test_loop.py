@@ -30,10 +30,11 @@ class Kernels:
         self.width = width
         self.note = KERNEL(lambda args, worker, workers: self.calls.append((args[0], args[width - 1], worker, workers)))
 
-    def program(self, count: int, first: int = 0) -> Instructions:
+    def program(self, count: int, first: int = 0, tasks: list[int] | None = None) -> Instructions:
         rows = np.zeros((count, self.width), np.int64)
         rows[:, 0], rows[:, -1] = np.arange(first, first + count), -np.arange(first, first + count)
-        return Instructions(np.full(count, address(self.note), np.int64), rows)
+        numbers = None if tasks is None else np.array(tasks, np.int64)
+        return Instructions(np.full(count, address(self.note), np.int64), rows, numbers)
 
 
 def address(kernel: Callable[..., None]) -> int:
@@ -58,6 +59,63 @@ def serving(workers: int) -> Iterator[Team]:
 def test_tables_of_different_length_are_refused() -> None:
     with pytest.raises(ValueError, match="2 kernels, but 3 rows of arguments"):
         Instructions(np.zeros(2, np.int64), np.zeros((3, 1), np.int64))
+
+
+def test_numbers_of_tasks_of_different_length_are_refused() -> None:
+    with pytest.raises(ValueError, match="2 kernels, but 3 numbers of tasks"):
+        Kernels().program(2, tasks=[1, 2, 3])
+
+
+TASKS = [0, 7, 7, 0, 0, 1, 2, 12, 3]
+"""For nine instructions: shares and tasks in every order, fewer tasks than workers, and no multiple of them."""
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_every_task_is_run_once_and_instructions_stay_in_step(workers: int) -> None:
+    kernels = Kernels()
+    program = kernels.program(9, tasks=TASKS)
+    runs = 40
+    with serving(workers) as team:
+        for _ in range(runs):
+            team.run(program)
+    parts = [tasks or workers for tasks in TASKS]
+    once = [(i, -i, part, count) for i, count in enumerate(parts) for part in range(count)]
+    assert sorted(kernels.calls) == sorted(once * runs)
+    assert [call[0] for call in kernels.calls] == [call[0] for call in once] * runs
+
+
+def test_a_slow_workers_tasks_are_taken_by_others() -> None:
+    # Whoever takes task 0 is held up until the other has done all the rest, its own share and the slow one's.
+    done: list[int] = []
+    rest = threading.Event()
+
+    def kernel(args: object, task: int, tasks: int) -> None:
+        if task == 0:
+            assert rest.wait(PATIENCE_SECONDS)
+        done.append(task)
+        if len(done) == 7:
+            rest.set()
+
+    pointer = KERNEL(kernel)
+    row, tasks = np.zeros((1, 1), np.int64), np.array([8], np.int64)
+    with serving(2) as team:
+        team.run(Instructions(np.array([address(pointer)], np.int64), row, tasks))
+    assert done[-1] == 0
+    assert sorted(done) == list(range(8))
+
+
+def test_one_worker_has_no_one_to_share_tasks_with() -> None:
+    kernels = Kernels()
+    program = kernels.program(2, tasks=[4, 0])
+    Team(1).run(program)
+    program.run_alone(0, 2, 1)
+    assert kernels.calls == [(0, 0, 0, 1), (1, -1, 0, 1)] * 2
+
+
+def test_run_alone_plays_each_task_in_turn() -> None:
+    kernels = Kernels()
+    kernels.program(2, tasks=[3, 0]).run_alone(0, 2, 2)
+    assert kernels.calls == [(0, 0, 0, 3), (0, 0, 1, 3), (0, 0, 2, 3), (1, -1, 0, 2), (1, -1, 1, 2)]
 
 
 def test_run_alone_plays_each_worker_in_turn() -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
 
 import numpy as np
-import psutil
 import pytest
 
 from fastbp.base.errors import InputError
@@ -18,7 +21,7 @@ from fastbp.graph.config import DecoderConfig
 from fastbp.run import workers as module
 from fastbp.run.decoder import Decoder
 from fastbp.run.program import Program
-from fastbp.run.workers import TINY_FLOPS, Workers, choose_workers, physical_cores
+from fastbp.run.workers import TASKS_A_WORKER, TINY_FLOPS, Workers, choose_parts, choose_workers
 
 BACKENDS = ("numpy", "numba", "cython")
 PATIENCE_SECONDS = 60
@@ -82,15 +85,29 @@ def test_the_decoder_refuses_too_many() -> None:
         Decoder(DecoderConfig.preset("seed"), 1, workers=5)
 
 
-@pytest.mark.parametrize(
-    ("allowed", "physical", "cores"), [({0, 1, 2, 3}, 2, 2), ({3}, 8, 1), ({0, 1}, None, 2), ({0, 1, 2}, 8, 3)]
-)
-def test_cores_are_physical_and_allowed_ones(
-    allowed: set[int], physical: int | None, cores: int, monkeypatch: pytest.MonkeyPatch
+# --- fast and small cores -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("workers", "alike", "parts"), [(1, False, 1), (3, True, 3), (3, False, 12)])
+def test_kernels_are_cut_finer_where_cores_differ(
+    workers: int, alike: bool, parts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: allowed, raising=False)
-    monkeypatch.setattr(psutil, "cpu_count", lambda logical: None if logical else physical)
-    assert physical_cores() == cores
+    monkeypatch.setattr(module, "cores_are_alike", lambda: alike)
+    assert choose_parts(workers) == parts
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("workers", [2, 3])
+def test_tasks_change_no_bit_and_the_plan_counts_their_scratch(
+    workers: int, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = gradients(ready(backend, 1), 3)
+    monkeypatch.setattr(module, "cores_are_alike", lambda: False)
+    decoder = ready(backend, workers)
+    tasks = {instruction.tasks for instruction in decoder.gradients_program.instructions}
+    assert tasks == {0 if backend == "numpy" else workers * TASKS_A_WORKER}
+    assert gradients(decoder, 3) == expected
+    assert decoder.measure_peak_bytes() == decoder.peak_bytes_predicted
 
 
 # --- threads --------------------------------------------------------------------------------------------------------
@@ -243,6 +260,111 @@ def test_a_forked_child_starts_threads_of_its_own(ran: bool, workers: int, backe
     assert in_child(decoder) == expected
     assert gradients(decoder) == expected
     assert in_child(decoder) == expected
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_child_that_is_forked_during_a_run_does_not_wait_for_it() -> None:
+    # In the child the thread that held the lock is gone, and no one would ever give it back.
+    decoder = ready("cython", 2)
+    expected = gradients(decoder)
+    with decoder.runner.workers.lock:
+        assert in_child(decoder) == expected
+    assert gradients(decoder) == expected
+
+
+def _train(send: Connection, decoder: Decoder) -> None:
+    send.send(gradients(decoder))
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork here")
+def test_processes_of_multiprocessing_train_side_by_side() -> None:
+    decoder = ready("cython", 2)
+    expected = gradients(decoder)
+    context = multiprocessing.get_context("fork")
+    pipes = [context.Pipe(duplex=False) for _ in range(2)]
+    children = [context.Process(target=_train, args=(send, decoder), daemon=True) for _, send in pipes]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of any fork beside threads
+        for child in children:
+            child.start()
+    for (receive, _), child in zip(pipes, children, strict=True):
+        assert receive.poll(PATIENCE_SECONDS)
+        assert receive.recv() == expected
+        child.join(PATIENCE_SECONDS)
+        assert child.exitcode == 0
+
+
+# --- the end --------------------------------------------------------------------------------------------------------
+
+SCRIPT = """
+import gc, os, signal, sys, threading, time
+from fastbp.graph.config import DecoderConfig
+from fastbp.run import workers
+from fastbp.run.decoder import Decoder
+
+workers.physical_cores = lambda: 4
+decoder = Decoder(DecoderConfig.preset("seed"), 2, backend="cython", workers=3)
+decoder.initialise(0)
+decoder.forward_backward()
+"""
+
+ENDS = {
+    "workers spin": "",
+    "workers sleep": "time.sleep(0.2)",
+    "a cycle holds the decoder": "decoder.itself = decoder; del decoder; gc.collect()",
+    "a thread runs it": """
+def run():
+    while True:
+        decoder.forward_backward()
+threading.Thread(target=run, daemon=True).start()
+time.sleep(0.1)
+""",
+    "an exception": "sys.exit(0)",
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_the_interpreter_ends_whatever_the_workers_do(end: str) -> None:
+    found = subprocess.run([sys.executable, "-c", SCRIPT + ENDS[end]], capture_output=True, timeout=PATIENCE_SECONDS)
+    assert (found.returncode, found.stderr) == (0, b"")
+
+
+def test_an_interrupt_ends_a_run_and_the_next_one_is_whole() -> None:
+    script = (
+        SCRIPT
+        + """
+decoder.zero_gradients(); decoder.forward_backward()
+expected = decoder.gradients.flat.tobytes()
+for delay in range(20):
+    try:
+        threading.Timer(0.002 * delay, os.kill, (os.getpid(), signal.SIGINT)).start()
+        while True:
+            decoder.forward_backward()
+    except KeyboardInterrupt:
+        pass
+    decoder.zero_gradients(); decoder.forward_backward()
+    assert decoder.gradients.flat.tobytes() == expected
+print("whole")
+"""
+    )
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=PATIENCE_SECONDS)
+    assert (found.returncode, found.stdout, found.stderr) == (0, b"whole\n", b"")
+
+
+def test_a_watched_run_waits_for_its_turn() -> None:
+    decoder = ready("cython", 2)
+    order: list[str] = []
+
+    def watched() -> None:
+        decoder.runner.run_watched(decoder.evaluation_program, lambda each: bool(order.append("watched")))
+
+    thread = threading.Thread(target=watched, daemon=True)
+    with decoder.runner.workers.lock:
+        thread.start()
+        thread.join(0.05)
+        order.append("the run before")
+    assert_ended({thread})
+    assert order == ["the run before", "watched"]
 
 
 def test_a_program_of_nothing_needs_no_threads_to_end() -> None:
