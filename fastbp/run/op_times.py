@@ -18,7 +18,6 @@ from fastbp.run.decoder import Decoder
 from fastbp.run.instruction import Instruction
 from fastbp.run.peephole import fuse
 from fastbp.run.program import Program
-from fastbp.run.runner import Runner
 from fastbp.schedule.actions import Action, Backward, Free, Reduce
 from fastbp.schedule.effects import sliced_dims
 
@@ -40,9 +39,9 @@ class Work:
 class OpTimes:
     """An update's program in pieces. `run()` runs them all once and gives the seconds of each op and direction."""
 
-    def __init__(self, program: Program, runner: Runner) -> None:
-        self._runner = runner
-        self._pieces = [(key, Program(tuple(group))) for key, group in groupby(_fused(program), _key)]
+    def __init__(self, decoder: Decoder, program: Program) -> None:
+        self._runner = decoder.runner
+        self._pieces = [(key, decoder.in_parts(Program(tuple(group)))) for key, group in groupby(_fused(program), _key)]
 
     def run(self) -> dict[OpKey, float]:
         """Seconds of each op and direction, summed over its calls."""

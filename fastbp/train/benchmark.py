@@ -92,7 +92,7 @@ def _speed(samples: Samples, flops: int) -> Row:
 def measure_ops(trainer: Trainer, limits: Limits, seconds: float) -> list[Row]:
     """Every op of an update, forward and backward, in the update's own order; the most expensive first."""
     decoder = trainer.decoder
-    times = OpTimes(decoder.gradients_program.then(trainer.optimiser.program), decoder.runner)
+    times = OpTimes(decoder, decoder.gradients_program.then(trainer.optimiser.program))
     trainer.update()
     work = work_of(decoder)
     samples: dict[OpKey, Samples] = defaultdict(Samples)

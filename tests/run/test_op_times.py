@@ -24,7 +24,7 @@ def test_the_pieces_are_the_update(backend: str) -> None:
     decoder, optimiser = pieces.decoder, pieces.optimiser
     optimiser.prepare(0, 1e-3)
     pieces.batches.fill(0, 0, decoder.tokens, decoder.targets)
-    seconds = OpTimes(decoder.gradients_program.then(optimiser.program), decoder.runner).run()
+    seconds = OpTimes(decoder, decoder.gradients_program.then(optimiser.program)).run()
     assert np.array_equal(decoder.parameters.flat, whole.decoder.parameters.flat)
     assert seconds.keys() == work_of(decoder).keys()
     assert all(taken > 0 for taken in seconds.values())
