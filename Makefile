@@ -20,7 +20,7 @@ lint: $(VENV)/installed-dev
 	$(BIN)/mypy fastbp
 
 bench: $(VENV)/installed
-	$(BIN)/python benchmarks/bench_update.py
+	$(BIN)/fastbp bench
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -695,6 +695,17 @@ cdef void adamw_forward(const int64_t *args, int64_t worker, int64_t workers) no
     adamw_step(hyper, <real>scale, 0, p + middle, g + middle, m + middle, v + middle, stop - middle)
 
 
+# ---- one product, for measuring --------------------------------------------------------------------------------------
+
+
+cdef void product(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    """The twin of fastbp/simd/product.py."""
+    cdef int64_t P = args[4]
+    shared_gemm(
+        worker, workers, args[1], args[2], args[3], reals(args[5]), args[6], args[7], reals(args[8]), args[9], args[10],
+        reals(args[11]), args[12], reals(args[13]), args[14], reals(args[15]) + worker * P)
+
+
 # ---- two calls at once (fastbp/run/peephole.py): the first call's row, then the second's --------------------------------
 
 cdef enum:
@@ -769,6 +780,7 @@ _ADDRESSES = {
     "linear_cross_entropy_forward": <intptr_t>&linear_cross_entropy_forward,
     "linear_cross_entropy_backward": <intptr_t>&linear_cross_entropy_backward,
     "adamw_forward": <intptr_t>&adamw_forward,
+    "product": <intptr_t>&product,
 }
 
 _FUSED_ADDRESSES = {
@@ -784,7 +796,7 @@ def fused_address(name):
 
 
 def address(name):
-    """The address of a kernel by its name, "<op>_forward" or "<op>_backward"; KeyError where there is none."""
+    """The address of a kernel by its name: "product", "<op>_forward" or "<op>_backward"; KeyError where there is none."""
     return _ADDRESSES[name]
 
 

@@ -24,6 +24,7 @@ COMMANDS = {
     "sample": "generate text from a snapshot",
     "plan": "show what a policy keeps, recomputes and needs, without running it",
     "check": "check gradients against autograd and finite differences",
+    "bench": "measure the kernels against this machine's limits, and against peers",
     "warmup": "compile the kernels ahead of time",
     "doctor": "show the CPU, the backends, the caches and the memory",
 }

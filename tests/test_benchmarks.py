@@ -6,15 +6,16 @@ import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from fastbp.check.torch_available import torch_version
-from fastbp.ops.registry import OPS
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 NUMBER = r"\d+(?:\.\d+)?"
+needs_jax = pytest.mark.skipif(find_spec("jax") is None, reason="jax is not installed")
 needs_torch = pytest.mark.skipif(torch_version() is None, reason="torch is not installed")
 
 
@@ -37,36 +38,43 @@ def output(name: str, *arguments: object, without_torch: bool = False) -> list[s
     return done.stdout.splitlines()
 
 
-def update_rows(lines: list[str]) -> list[str]:
-    """The contenders' names, after the form of their rows was checked."""
-    row = rf"  (.{{18}}) {NUMBER} ms \[{NUMBER}-{NUMBER}\] +{NUMBER}% of peak +{NUMBER}x the first +\d+ runs"
-    matches = [re.fullmatch(row, line) for line in lines]
+def contenders(lines: list[str]) -> list[str]:
+    """The contenders of one table, after the form of their rows was checked."""
+    assert lines[0].split() == ["contender", "ms", "%", "of", "peak", "times", "peak", "RSS", "runs"]
+    row = rf"(\w+ [\w@.-]+) +{NUMBER} \[{NUMBER}-{NUMBER}\] +{NUMBER} \[\d+-\d+\] +{NUMBER} +{NUMBER} MiB +\d+"
+    matches = [re.fullmatch(row, line) for line in lines[2:]]
     assert all(matches), lines
-    return [match[1].strip() for match in matches if match]
+    return [match[1] for match in matches if match]
 
 
 def test_an_update_in_two_backends() -> None:
-    blank, head, *rows = output("bench_update.py", "--presets", "seed", "--seconds", 0.01, without_torch=True)
-    assert blank == ""
-    assert re.match(r"seed: batch 1, context 8, 0\.000\d+ GFLOP an update, FMA peak \d+ GFLOP/s on \d+ cores", head)
-    assert update_rows(rows) == ["fastbp numba", "fastbp cython"]
+    missing, blank, head, *rows = output("bench_update.py", "--presets", "seed", "--seconds", 0.01, without_torch=True)
+    assert (missing, blank) == ("not installed: torch", "")
+    assert re.match(r"seed: batch 1, context 8, 0\.000\d+ GFLOP an update, 1 workers", head)
+    assert contenders(rows) == ["fastbp cython", "fastbp numba"]
 
 
 @needs_torch
 def test_an_update_beside_torch() -> None:
-    options = ("--presets", "seed", "--backends", "cython", "--torch", "eager", "--seconds", 0.01)
-    assert update_rows(output("bench_update.py", *options)[2:]) == ["fastbp cython", "torch eager"]
+    options = ("--presets", "seed", "--contenders", "fastbp cython,torch eager", "--seconds", 0.01)
+    assert contenders(output("bench_update.py", *options)[2:]) == ["fastbp cython", "torch eager"]
 
 
-def test_every_op() -> None:
-    lines = output("bench_ops.py", "--preset", "seed", "--repeats", 1)
-    assert re.fullmatch(r"seed, batch 1, one core; FMA peak \d+ GFLOP/s", lines[0])
-    assert lines[1].split() == ["op", *[w for name in ("numba", "cython", "numpy") for w in (name, "ms", "GFLOP/s")]]
-    rows = [line.split() for line in lines[2:]]
-    used = {"embedding", "layernorm", "qkv", "attention", "linear", "gelu", "residual", "linear_cross_entropy"}
-    assert used <= OPS.keys()
-    assert {row[0] for row in rows} == used
-    assert all(len(row) == 2 + 6 and all(float(number) >= 0 for number in row[2:]) for row in rows)
+@needs_jax
+@pytest.mark.parametrize("mode", ["unrolled", "scan-dots"])
+def test_an_update_beside_jax(mode: str) -> None:
+    options = ("--presets", "seed", "--contenders", f"fastbp cython,jax {mode}", "--seconds", 0.01)
+    assert contenders(output("bench_update.py", *options)[2:]) == ["fastbp cython", f"jax {mode}"]
+
+
+def test_memory() -> None:
+    options = ("--presets", "seed", "--contenders", "fastbp cython,fastbp numpy", "--rounds", 2)
+    head, *rows = output("bench_memory.py", *options)
+    assert head == "seed: batch 1, peak resident memory of 2 processes each"
+    size = rf"{NUMBER} MiB"
+    for row, name in zip(rows, ("fastbp cython", "fastbp numpy"), strict=True):
+        assert re.fullmatch(rf"  {name} +{size} \[{size} - {size}\]  {NUMBER} of fastbp numpy", row)
+    assert "1.00 of" in rows[1]
 
 
 def test_a_training_run() -> None:

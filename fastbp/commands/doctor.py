@@ -7,7 +7,6 @@ import argparse
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -18,6 +17,7 @@ from fastbp.base.units import format_bytes, format_count
 from fastbp.check.torch_available import torch_version
 from fastbp.report.columns import wrapped
 from fastbp.run.backend import auto_choice
+from fastbp.run.cpu_caches import cpu_caches
 from fastbp.run.cython_backend import instruction_set
 from fastbp.run.fit import available_bytes
 from fastbp.run.numba_backend import cache_folder
@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
         "system": f"{platform.system()} {platform.machine()}",
         "cpu": _cpu_name(),
         "cpu_features": _cpu_features(),
-        "cpu_caches": _cpu_caches(),
+        "cpu_caches": cpu_caches(),
         "vector_unit": {"name": TARGET.name, "bytes": TARGET.vector_bytes, "tile_rows": TARGET.tile_rows[0]},
         "cores": {"physical": physical_cores(), "logical": os.cpu_count()},
         "threads": {"workers": physical_cores(), "workers_for_tiny_updates": 1, "tiny_update_flops": TINY_FLOPS},
@@ -65,19 +65,6 @@ def _cpu_features() -> list[str]:
     """What kernels may use, as LLVM names it, of the features that matter to them."""
     found = llvm.get_host_cpu_features()
     return [name for name in FEATURES if found.get(name)]
-
-
-def _cpu_caches() -> dict[str, int]:
-    """Bytes of the first core's caches: {"L1d": 32768, ...}; empty where the system does not tell."""
-    caches = {}
-    for folder in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
-        try:
-            level, kind, size = ((folder / name).read_text().strip() for name in ("level", "type", "size"))
-            letter = {"Data": "d", "Instruction": "i"}.get(kind, "")
-            caches[f"L{level}{letter}"] = int(size.removesuffix("K")) * 1024
-        except (OSError, ValueError):
-            continue
-    return caches
 
 
 def _cython() -> str:

@@ -58,6 +58,26 @@ def compiling(poll: Callable[[], None] = lambda: None) -> Iterator[Callable[[str
 
 
 @contextmanager
+def measuring() -> Iterator[Callable[[str], None]]:
+    """A progress line that names what is measured. It moves when it is told to: a thread of its own would take time
+    from what is measured.
+    """
+    columns = (TextColumn("measuring: {task.description}", markup=False), TimeElapsedColumn())
+    watched = is_terminal()
+    with Progress(*columns, console=_console, transient=True, disable=not watched, auto_refresh=False) as progress:
+        task = progress.add_task("", total=None)
+        shown_at = -REFRESH_SECONDS
+
+        def report(what: str) -> None:
+            nonlocal shown_at
+            if watched and time.monotonic() - shown_at >= REFRESH_SECONDS:
+                progress.update(task, description=what, refresh=True)
+                shown_at = time.monotonic()
+
+        yield report
+
+
+@contextmanager
 def training_progress(done: int, total: int, tokens_per_update: int) -> Iterator[Callable[[int, float, float], None]]:
     """A bar with update, loss, speed and time left: call it with (updates done, loss, seconds of the update)."""
     columns = (

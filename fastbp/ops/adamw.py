@@ -110,4 +110,5 @@ OP = Op(
     numba_forward=numba_forward,
     numba_backward=None,
     pointwise=lambda d: (16 * d.Z, 0),
+    traffic=lambda d: (9 * d.Z, 0),  # the norm reads g; the step reads and writes p, g, m and v
 )

@@ -70,4 +70,5 @@ OP = Op(
     numba_forward=numba_forward,
     numba_backward=numba_backward,
     pointwise=lambda d: (d.N * d.C, 2 * d.N * d.C),
+    traffic=lambda d: (3 * d.N * d.C, 5 * d.N * d.C),  # of the table and its gradient, the tokens' rows alone
 )

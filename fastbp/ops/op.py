@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastbp.base.dims import Dims, letters, shape_of
+from fastbp.base.dims import Dims, letters, shape_of, size_of
 
 Shapes = Mapping[str, str]
 NumpyKernel = Callable[..., None]
@@ -55,6 +55,8 @@ class Op:
     scratch: Shapes = field(default_factory=dict)
     attributes: tuple[str, ...] = ()
     derive: Callable[[Dims], dict[str, int]] = _nothing
+    traffic: Callable[[Dims], tuple[int, int]] | None = None
+    """Elements that (forward, backward) read and write at least, where that is not every array once."""
     integers: tuple[str, ...] = ()
     """Ports that hold int32 (token ids); they have no gradient."""
     doubles: tuple[str, ...] = ()
@@ -124,6 +126,17 @@ class Op:
             *(("scratch", s) for s in self.scratch),
             *(("value", p) for p in (self.outputs if self.backward_yields_outputs else ())),
         )
+
+    def elements_moved(self, direction: str, dims: Mapping[str, int]) -> int:
+        """Elements that a call reads and writes at least: every array once, twice where it accumulates."""
+        if self.traffic is not None:
+            return self.traffic(Dims(dims))[direction == "backward"]
+        if direction == "forward":
+            return sum(size_of(written, dims) for written in self.ports().values())
+        written = self.ports()
+        accumulated = [("gradient", port) for port in self.params]
+        arrays = [argument for argument in self.backward_arguments() if argument[0] != "scratch"]
+        return sum(size_of(written[port], dims) for _, port in [*arrays, *accumulated])
 
     def arguments(self, direction: str) -> tuple[tuple[str, str], ...]:
         """(role, port) of a call's arrays, in order."""

@@ -6,10 +6,9 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from fastbp.base.units import format_bytes, format_count, format_seconds
 from fastbp.report.columns import wrapped
+from fastbp.run.resident import rss_peak_bytes
 from fastbp.run.workers import physical_cores
 from fastbp.train.loop import Outcome
 from fastbp.train.trainer import Trainer
@@ -64,15 +63,3 @@ def training_lines(result: dict[str, Any], picture: Path, shared: bool) -> list[
         f"loss curve       {picture}",
     ]
     return [part for line in lines for part in wrapped(line, INDENT)]
-
-
-def rss_peak_bytes() -> int:
-    """The most resident memory that this process has had, code and libraries included."""
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    return int(psutil.Process().memory_info().rss)

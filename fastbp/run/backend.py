@@ -43,7 +43,7 @@ class Backend:
 def auto_choice() -> tuple[str, str]:
     """The backend that `auto` takes for every op, and why.
 
-    Cython, since benchmarks/bench_ops.py finds it level with Numba at products and ahead at the rest, and it needs no
+    Cython, since `fastbp bench` finds it level with Numba at products and ahead at the rest, and it needs no
     warm-up; Numba where the modules at hand do not use the whole width of this CPU's vectors.
     """
     try:

@@ -40,7 +40,12 @@ def module(instruction_set: str, dtype: str) -> Any:
 
 def address(op_name: str, direction: str, dtype: str) -> int:
     """The address of a kernel, `direction` "forward" or "backward". Raises KeyError where there is no such kernel."""
-    return int(module(instruction_set(), dtype).address(f"{op_name}_{direction}"))
+    return kernel_address(f"{op_name}_{direction}", dtype)
+
+
+def kernel_address(name: str, dtype: str) -> int:
+    """The same by the kernel's own name."""
+    return int(module(instruction_set(), dtype).address(name))
 
 
 def fused_address(kernel: str, dtype: str) -> int:

@@ -17,10 +17,13 @@ ROUNDS = 400_000
 
 
 class FmaPeak:
-    """`measure()` gives GFLOP/s of all workers together; the best of a few repeats, since nothing makes it faster."""
+    """`measure()` gives GFLOP/s of all workers together; the best of a few repeats, since nothing makes it faster.
 
-    def __init__(self, workers: int, dtype: str = "float32") -> None:
-        self._workers = Workers(workers)
+    Give the team that does what is measured beside it: another one's threads would still spin when that begins.
+    """
+
+    def __init__(self, workers: int, dtype: str = "float32", team: Workers | None = None) -> None:
+        self._workers = team or Workers(workers)
         self._results = np.zeros(64, dtype)
         self._kernel = cfunc(KERNEL[dtype])(numba_fma_peak)
         row = np.array([[ROUNDS, self._results.ctypes.data]], np.int64)

@@ -22,7 +22,7 @@ from fastbp.simd.abi import KERNEL
 from fastbp.simd.gemm import register_gemm
 
 Progress = Callable[[str], None]
-_compiled: dict[tuple[str, str, str], Any] = {}
+_compiled: dict[tuple[str, str], Any] = {}
 
 
 def cache_root() -> Path:
@@ -73,12 +73,17 @@ def _numba_cache() -> Any:
 
 
 def address(op_name: str, direction: str, dtype: str, progress: Progress | None = None) -> int:
-    """The address of a kernel, compiled or loaded where it is not there yet. `progress` hears its name before."""
-    key = (op_name, direction, dtype)
+    """The address of an op's kernel, compiled or loaded where it is not there yet. `progress` hears its name before."""
+    return kernel_address(f"{op_name} {direction}", OPS[op_name].numba_kernel(direction), dtype, progress)
+
+
+def kernel_address(name: str, kernel: Any, dtype: str, progress: Progress | None = None) -> int:
+    """The same of any function of the ABI; it stays compiled under its name."""
+    key = (name, dtype)
     if key not in _compiled:
         if progress:
-            progress(f"{op_name} {direction}")
+            progress(name)
         with _numba_cache() as keep:
             register_gemm(dtype, cache=keep)
-            _compiled[key] = cfunc(KERNEL[dtype], cache=keep)(OPS[op_name].numba_kernel(direction))
+            _compiled[key] = cfunc(KERNEL[dtype], cache=keep)(kernel)
     return int(_compiled[key].address)

@@ -16,7 +16,7 @@ import pytest
 
 from fastbp.base.errors import Stopped
 from fastbp.commands import terminal
-from fastbp.commands.terminal import compiling, say, training_progress, warn
+from fastbp.commands.terminal import compiling, measuring, say, training_progress, warn
 
 ROOT = Path(__file__).parents[2]
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -66,10 +66,18 @@ def test_training_on_a_terminal(tmp_path: Path) -> None:
     assert any(line.startswith("validation loss  ") for line in lines)
 
 
+def test_a_benchmark_says_what_it_measures(tmp_path: Path) -> None:
+    lines = on_a_terminal("bench", "--preset", "seed", "--seconds", 0.5, "--backend", "cython", "--dtype", "float64")
+    assert max(map(len, lines)) <= 80
+    assert any(re.match(r"measuring: (forward|dX|dW) \d+ × \d+ × \d+ ", line) for line in lines)
+
+
 def test_nothing_is_said_off_a_terminal(capfd: pytest.CaptureFixture[str]) -> None:
     say("hello")
     with compiling() as progress:
         progress("linear forward")
+    with measuring() as progress:
+        progress("ops")
     with training_progress(0, 2, 16) as bar:
         bar(1, 2.5, 0.1)
         bar(2, 2.25, 0.0)

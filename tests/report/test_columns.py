@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from fastbp.report.columns import WIDTH, wrapped
+from fastbp.report.columns import WIDTH, table_lines, wrapped
 
 
 def test_a_short_line_stays() -> None:
@@ -39,3 +39,18 @@ def test_a_word_that_is_too_long_stays_whole() -> None:
     path = "/" + "x" * 100
     assert wrapped(f"snapshot    {path} and more", 12) == [f"snapshot    {path}", "            and more"]
     assert wrapped(path, 12) == [path]
+
+
+def test_a_table() -> None:
+    rows = [("a", "1"), ("[red]long[/red] :smile:", "23")]
+    title, rule, first, second = table_lines(("name", "n"), rows)
+    assert (title, first) == ("name                      n", "a                         1")
+    assert second == "[red]long[/red] :smile:  23"
+    assert set(rule) == {"─"}
+    assert table_lines(("name", "n"), rows, left=(), gap=1)[2] == "                      a  1"
+
+
+def test_a_table_too_wide_wraps() -> None:
+    lines = table_lines(("name", "what"), [("a " * 60, "b " * 60)], left=(0, 1))
+    assert max(map(len, lines)) <= WIDTH
+    assert "".join(lines).count("a ") >= 50

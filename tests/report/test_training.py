@@ -5,10 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pytest
-
-from fastbp.report.training import rss_peak_bytes, training_lines
+from fastbp.report.training import training_lines
 
 RESULT: dict[str, Any] = {
     "updates": 2000, "train_loss": 1.23456, "valid_loss": 1.5, "tokens_per_second": 123456.7,
@@ -40,19 +37,3 @@ def test_a_run_that_was_over_has_no_speed() -> None:
     text = "\n".join(training_lines(RESULT | nothing, Path("x"), shared=False))
     assert "None" not in text
     assert "tokens/s" not in text
-
-
-def test_the_most_resident_memory_is_never_given_back() -> None:
-    before = rss_peak_bytes()
-    block = np.ones(16 << 20, np.uint8)
-    during = rss_peak_bytes()
-    del block
-    assert rss_peak_bytes() >= during >= before > 1 << 24
-
-
-def test_where_the_system_does_not_tell_the_present_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(path: Path) -> str:
-        raise FileNotFoundError(path)
-
-    monkeypatch.setattr(Path, "read_text", missing)
-    assert rss_peak_bytes() > 1 << 24

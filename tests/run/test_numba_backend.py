@@ -119,7 +119,7 @@ def test_the_callers_numba_settings_come_back(monkeypatch: pytest.MonkeyPatch, t
 
 def test_a_kernel_is_compiled_once_a_process_and_announced_before() -> None:
     heard: list[str] = []
-    numba_backend._compiled.pop(("residual", "forward", "float32"), None)
+    numba_backend._compiled.pop(("residual forward", "float32"), None)
     first = address("residual", "forward", "float32", heard.append)
     again = address("residual", "forward", "float32", heard.append)
     assert first == again != 0

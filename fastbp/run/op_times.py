@@ -1,0 +1,98 @@
+"""Where an update's time goes: its program cut into one piece an op and direction, each piece under the clock.
+
+The pieces run in the update's own order, on the data and the cache that it would find, by all workers. A piece costs a
+wake-up of the workers more than inside the update, a few microseconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from math import prod
+
+from fastbp.ops.registry import OPS
+from fastbp.run.decoder import Decoder
+from fastbp.run.instruction import Instruction
+from fastbp.run.peephole import fuse
+from fastbp.run.program import Program
+from fastbp.schedule.actions import Action, Backward, Free, Reduce
+from fastbp.schedule.effects import sliced_dims
+
+OpKey = tuple[str, str]
+"""An op's name and a direction; "linear+gelu" where one kernel does the calls of both."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What an op does in an update, in one direction: FLOPs of matrix products, and bytes that it moves at least."""
+
+    product_flops: int = 0
+    moved_bytes: int = 0
+
+    def plus(self, other: Work) -> Work:
+        return Work(self.product_flops + other.product_flops, self.moved_bytes + other.moved_bytes)
+
+
+class OpTimes:
+    """An update's program in pieces. `run()` runs them all once and gives the seconds of each op and direction."""
+
+    def __init__(self, decoder: Decoder, program: Program) -> None:
+        self._runner = decoder.runner
+        self._pieces = [(key, decoder.in_parts(Program(tuple(group)))) for key, group in groupby(_fused(program), _key)]
+
+    def run(self) -> dict[OpKey, float]:
+        """Seconds of each op and direction, summed over its calls."""
+        seconds: dict[OpKey, float] = defaultdict(float)
+        for key, piece in self._pieces:
+            start = time.perf_counter()
+            self._runner.run(piece)
+            seconds[key] += time.perf_counter() - start
+        return dict(seconds)
+
+
+def _key(instruction: Instruction) -> OpKey:
+    return instruction.op, instruction.direction
+
+
+def _fused(program: Program) -> tuple[Instruction, ...]:
+    """The calls that a run makes."""
+    return program.instructions if program.compiled is None else fuse(program.instructions)
+
+
+def work_of(decoder: Decoder) -> Mapping[OpKey, Work]:
+    """What each op does in a pass of the decoder's schedule; AdamW steps over its parameters.
+
+    A fused pair does the work of both: the bytes of what passes between them too, though they stay in the cache.
+    """
+    total: dict[OpKey, Work] = defaultdict(Work)
+    by_tick = {tick: _work(decoder, action) for tick, action in enumerate(decoder.schedule.actions)}
+    apart = iter(decoder.gradients_program.instructions)
+    for instruction in _fused(decoder.gradients_program):
+        for _ in instruction.op.split("+"):
+            # A call of several phases does its work once.
+            work = by_tick.pop(next(apart).tick, Work())
+            total[_key(instruction)] = total[_key(instruction)].plus(work)
+    sizes = {"Z": decoder.parameters.shapes.size, "K": decoder.parameters.shapes.decayed}
+    adamw = OPS["adamw"]
+    moved = adamw.elements_moved("forward", adamw.extended(sizes)) * decoder.graph.itemsize
+    return {**total, ("adamw", "forward"): Work(0, moved)}
+
+
+def _work(decoder: Decoder, action: Action) -> Work:
+    graph = decoder.graph
+    if isinstance(action, Reduce):
+        tensor = graph.tensors[action.source.removeprefix("d:").split("+")[0]]
+        return Work(0, 3 * prod(tensor.shape) * graph.itemsize)
+    if isinstance(action, Free):
+        return Work()
+    node = graph.by_name[action.node]
+    direction = "backward" if isinstance(action, Backward) else "forward"
+    dims = sliced_dims(node, action.rows)
+    forward, backward = node.op.products(dims)
+    flops = forward if direction == "forward" else backward
+    if direction == "backward" and node.op.backward_yields_outputs:
+        flops += forward
+    return Work(flops, node.op.elements_moved(direction, dims) * graph.itemsize)

@@ -1,0 +1,41 @@
+"""The most resident memory, of this process and of another."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fastbp.run.resident import rss_peak_bytes
+
+
+def test_the_most_resident_memory_is_never_given_back() -> None:
+    rough = 1 << 20  # the system counts pages in batches
+    before = rss_peak_bytes()
+    block = np.ones(before + (16 << 20), np.uint8)
+    during = rss_peak_bytes()
+    del block
+    assert before > 1 << 24
+    assert during >= before + (16 << 20) - rough
+    assert rss_peak_bytes() >= during - rough
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell peaks")
+def test_another_process_is_asked_for_its_own() -> None:
+    script = "b = bytearray(b'1') * (50 << 20); del b; print(flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert 50 << 20 < rss_peak_bytes(process.pid) < 200 << 20
+        process.kill()
+
+
+def test_where_the_system_does_not_tell_the_present_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(path: Path) -> str:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(Path, "read_text", missing)
+    assert rss_peak_bytes() > 1 << 24
