@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import operator
+from typing import Any
 
 import numpy as np
 
@@ -33,13 +34,28 @@ def stream(seed: int, purpose: str, *counter: int) -> np.random.Generator:
     Raises InputError for a seed outside [0, 2**64) and ValueError for more than three counter
     words or one outside that range.
     """
-    words = tuple(operator.index(word) for word in counter)
-    if len(words) > _COUNTER_WORDS or not all(0 <= word < _WORD for word in words):
-        raise ValueError(f"counter {words}: at most {_COUNTER_WORDS} words in [0, 2**64)")
-    key = np.array([require_seed(seed), _hash64(purpose)], dtype=np.uint64)
-    padding = (0,) * (_COUNTER_WORDS - len(words))
-    start = np.array((0, *words, *padding), dtype=np.uint64)
-    return np.random.Generator(np.random.Philox(key=key, counter=start))
+    return Streams(seed, purpose).at(*counter)
+
+
+class Streams:
+    """All streams of one purpose. `at(7, 0)` gives the numbers of `stream(seed, purpose, 7, 0)` in half the time: there
+    is one generator, which is put at the counter that is asked for. What was drawn before does not matter.
+    """
+
+    def __init__(self, seed: int, purpose: str) -> None:
+        key = np.array([require_seed(seed), _hash64(purpose)], dtype=np.uint64)
+        self._philox = np.random.Philox(key=key)
+        self._generator = np.random.Generator(self._philox)
+        self._begin: Any = self._philox.state
+
+    def at(self, *counter: int) -> np.random.Generator:
+        """The generator at `counter`, until it is asked for another. Raises ValueError as `stream` does."""
+        words = tuple(operator.index(word) for word in counter)
+        if len(words) > _COUNTER_WORDS or not all(0 <= word < _WORD for word in words):
+            raise ValueError(f"counter {words}: at most {_COUNTER_WORDS} words in [0, 2**64)")
+        self._begin["state"]["counter"][:] = (0, *words, *(0,) * (_COUNTER_WORDS - len(words)))
+        self._philox.state = self._begin
+        return self._generator
 
 
 def require_seed(seed: int) -> int:

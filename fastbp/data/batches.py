@@ -13,7 +13,7 @@ import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
 from fastbp.base.errors import InputError
-from fastbp.base.rng import require_seed, stream
+from fastbp.base.rng import Streams
 from fastbp.data.tokenizer import Ids
 
 Starts = npt.NDArray[np.int64]
@@ -62,13 +62,12 @@ class Batches:
     def __init__(self, tokens: Ids, batch: int, context: int, seed: int, name: str = "the training part") -> None:
         self.batch = _require_positive("batch", batch)
         self.context = context
-        self.seed = require_seed(seed)
+        self._streams = Streams(seed, "batches")
         self._windows = _windows(tokens, context, name)
 
     def fill(self, update: int, micro: int, inputs: Ids, targets: Ids) -> None:
         """Write the batch of (seed, update, micro) to `inputs` and `targets`, (B, T) int32 each."""
-        generator = stream(self.seed, "batches", update, micro)
-        starts = generator.integers(0, len(self._windows), size=self.batch)
+        starts = self._streams.at(update, micro).integers(0, len(self._windows), size=self.batch)
         _copy(self._windows, starts, inputs, targets)
 
 

@@ -81,9 +81,9 @@ class Binder:
             else:
                 arrays.append(self._tensor(effects, tick, action, node, role, port))
         outputs = tuple(
-            named
-            for named, (role, port) in zip(arrays, arguments, strict=True)
-            if node.op.writes(direction, role, port) and named[1] is not None
+            (name, array)
+            for (name, array), (role, port) in zip(arrays, arguments, strict=True)
+            if array is not None and node.op.writes(direction, role, port)
         )
         call = Call(node.op, direction, dims, node.attributes, tuple(array for _, array in arrays))
         return call_instructions(tick, node.name, call, outputs, self.backend, self.dtype, self.progress)

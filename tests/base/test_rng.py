@@ -32,6 +32,18 @@ def test_asking_again_gives_the_same_numbers_whatever_was_drawn_before() -> None
     np.testing.assert_array_equal(stream(3, "init", 5).standard_normal(7), first)
 
 
+def test_streams_are_those_of_each_counter_whatever_was_drawn_before() -> None:
+    streams = Streams(7, "batches")
+    for counter in ((3, 1), (0, 0), (2**64 - 1, 2), (3, 1)):
+        drawn = streams.at(*counter)
+        expected = stream(7, "batches", *counter)
+        assert (
+            drawn.integers(0, 1000, 5, dtype=np.uint32).tolist()
+            == expected.integers(0, 1000, 5, dtype=np.uint32).tolist()
+        )
+        assert drawn.standard_normal(3).tolist() == expected.standard_normal(3).tolist()
+
+
 def test_seed_purpose_and_each_counter_word_tell_streams_apart() -> None:
     keys: list[tuple[int, str, tuple[int, ...]]] = [
         (0, "batches", (0, 0, 0)),

@@ -46,7 +46,7 @@ def test_every_peephole_is_used(peephole: Peephole) -> None:
     assert (f"{peephole.first[0]}+{peephole.second[0]}", peephole.first[1]) in names
 
 
-# --- which pairs --------------------------------------------------------------------------------------------------------
+# --- which pairs ----------------------------------------------------------------------------------------------------
 
 
 def call(op: str, direction: str, kernel: int = 1, **places: int) -> Instruction:
