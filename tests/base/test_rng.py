@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fastbp.base.errors import InputError
-from fastbp.base.rng import require_seed, stream
+from fastbp.base.rng import Streams, require_seed, stream
 
 
 def raw(seed: int, purpose: str, *counter: int) -> list[int]:
