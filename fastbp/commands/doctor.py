@@ -18,6 +18,7 @@ from fastbp.check.torch_available import torch_version
 from fastbp.report.columns import wrapped
 from fastbp.run.backend import auto_choice
 from fastbp.run.cpu_caches import cpu_caches
+from fastbp.run.cpu_name import cpu_name
 from fastbp.run.cython_backend import instruction_set
 from fastbp.run.fit import available_bytes
 from fastbp.run.numba_backend import cache_folder
@@ -41,7 +42,7 @@ def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
         "fastbp": __version__,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "cpu_features": _cpu_features(),
         "cpu_caches": cpu_caches(),
         "vector_unit": {"name": TARGET.name, "bytes": TARGET.vector_bytes, "tile_rows": TARGET.tile_rows[0]},
@@ -76,17 +77,6 @@ def _cython() -> str:
 
 def _compiled(folder: Any) -> int:
     return len(list(folder.rglob("*.nbc"))) if folder else 0
-
-
-def _cpu_name() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            for line in file:
-                if line.startswith("model name"):
-                    return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or "unknown"
 
 
 def _version(name: str) -> str | None:

@@ -6,10 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fastbp.base.errors import InputError, nearest
+from fastbp.run.blocking import Blocking
 from fastbp.run.cython_backend import address as cython_address
 from fastbp.run.cython_backend import fused_address as cython_fused_address
-from fastbp.run.cython_backend import instruction_set
+from fastbp.run.cython_backend import instruction_set, module
+from fastbp.run.cython_backend import set_blocking as set_cython_blocking
 from fastbp.run.numba_backend import address as numba_address
+from fastbp.run.numba_backend import set_blocking as set_numba_blocking
 from fastbp.simd.target import TARGET
 
 BACKENDS = ("auto", "numba", "cython", "numpy")
@@ -34,6 +37,13 @@ class Backend:
         if self.name == "numba":
             return numba_address(op_name, direction, dtype, progress)
         return cython_address(op_name, direction, dtype)
+
+    def set_blocking(self, blocking: Blocking, dtype: str) -> None:
+        """Blocks of products in every later run of this process. They move no bit. NumPy has its own."""
+        if self.name == "cython":
+            set_cython_blocking(module(instruction_set(), dtype), blocking)
+        elif self.name == "numba":
+            set_numba_blocking(blocking, dtype)
 
     def fused_address(self, kernel: str, dtype: str) -> int:
         """The address of a kernel that does two calls at once, 0 where this backend has none."""

@@ -6,9 +6,12 @@ build that was made on one machine runs on every other of its architecture.
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from functools import cache
 from importlib import import_module
 from typing import Any
+
+from fastbp.run.blocking import Blocking, remembered
 
 NEEDS = {
     "avx512": ("avx2", "fma", "avx512f", "avx512vl", "avx512dq", "avx512bw"),
@@ -35,7 +38,14 @@ def module(instruction_set: str, dtype: str) -> Any:
     """The extension module of an instruction set and dtype. The caller knows that the CPU can run it."""
     width = "" if instruction_set == "baseline" else f"_{instruction_set}"
     real = "_float64" if dtype == "float64" else ""
-    return import_module(f"fastbp._kernels{width}{real}")
+    found = import_module(f"fastbp._kernels{width}{real}")
+    set_blocking(found, remembered("cython", dtype))
+    return found
+
+
+def set_blocking(kernels: Any, blocking: Blocking) -> None:
+    """Blocks of products in every later run of a module's kernels."""
+    kernels.set_blocking(*astuple(blocking))
 
 
 def address(op_name: str, direction: str, dtype: str) -> int:

@@ -18,19 +18,12 @@ import numba
 from numba import cfunc
 
 from fastbp.ops.registry import OPS
+from fastbp.run.cache import cache_root
 from fastbp.simd.abi import KERNEL
 from fastbp.simd.gemm import register_gemm
 
 Progress = Callable[[str], None]
 _compiled: dict[tuple[str, str], Any] = {}
-
-
-def cache_root() -> Path:
-    """Where compiled kernels are kept: $FASTBP_CACHE_DIR, else the user's cache folder."""
-    root = os.environ.get("FASTBP_CACHE_DIR")
-    if root:
-        return Path(root)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fastbp"
 
 
 def source_hash() -> str:

@@ -12,7 +12,8 @@ import numba
 import pytest
 
 from fastbp.run import numba_backend
-from fastbp.run.numba_backend import SOURCE_HASH, address, cache_folder, cache_root, source_hash
+from fastbp.run.cache import cache_root
+from fastbp.run.numba_backend import SOURCE_HASH, address, cache_folder, source_hash
 
 PACKAGE = Path(numba_backend.__file__).parents[1]
 

@@ -1,0 +1,69 @@
+"""How much of a product's operands a block holds: the default, or what `fastbp warmup --tune` found for this CPU.
+
+The choice moves no bit: an element is one chain of multiply-adds in the order of k whatever the blocks. A tuned block is
+no larger than the default, which the scratch in a plan is sized for, so a plan's bytes do not depend on it either.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Any
+
+from fastbp.run.cache import cache_root
+from fastbp.run.cpu_name import cpu_name
+from fastbp.simd.target import DEPTH, PANELS, ROWS
+
+
+@dataclass(frozen=True)
+class Blocking:
+    """Terms of a packed panel, rows of A that meet a block of panels, panels in it. Raises ValueError beyond the
+    default.
+    """
+
+    depth: int = DEPTH
+    rows: int = ROWS
+    panels: int = PANELS
+
+    def __post_init__(self) -> None:
+        for value, most in zip(astuple(self), (DEPTH, ROWS, PANELS), strict=True):
+            if type(value) is not int or not 0 < value <= most:
+                raise ValueError(f"blocks of {astuple(self)}: at most {(DEPTH, ROWS, PANELS)}")
+
+
+def _file() -> Path:
+    return cache_root() / "blocking.json"
+
+
+def _key(backend: str, dtype: str) -> str:
+    return f"{backend} {dtype} on {cpu_name()}"
+
+
+def _read() -> dict[str, Any]:
+    """What is remembered; nothing where the file is missing or broken."""
+    try:
+        found = json.loads(_file().read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def remembered(backend: str, dtype: str) -> Blocking:
+    """This CPU's blocking, the default where none was tuned or what was kept cannot be used."""
+    try:
+        return Blocking(*_read()[_key(backend, dtype)])
+    except (KeyError, TypeError, ValueError):
+        return Blocking()
+
+
+def remember(backend: str, dtype: str, blocking: Blocking) -> Path:
+    """Keeps a blocking for later runs on this CPU; returns the file. Raises OSError where it cannot be written."""
+    kept = {**_read(), _key(backend, dtype): list(astuple(blocking))}
+    _file().parent.mkdir(parents=True, exist_ok=True)
+    # Whole or not at all: another process may be reading.
+    temporary = _file().with_suffix(f".{os.getpid()}")
+    temporary.write_text(json.dumps(kept, indent=1), encoding="utf-8")
+    os.replace(temporary, _file())
+    return _file()
