@@ -63,7 +63,7 @@ class Product:
         self.C, self.gaps = self._operand((M, N))
         self.bias, _ = self._operand((1, N))
         self.other, _ = self._operand((M, N))
-        self.P = panel_elements(K, N)
+        self.P = panel_elements(K, N, M, self.a == "columns")
         self.panel = self.fence.full((self.workers * self.P,), self.dtype, np.nan)
 
     def _operand(self, shape: tuple[int, int], turned: bool = False) -> tuple[np.ndarray, np.ndarray]:
