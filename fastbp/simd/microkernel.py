@@ -152,7 +152,7 @@ class _Tile:
         builder, pointers, one = self.builder, self.pointers, number(1)
         wanted = builder.icmp_signed("!=", self.given["fetch_c"], number(0))
         fetch = builder.and_(wanted, builder.icmp_signed(">=", self.depth, number(self.vectors)))
-        last = builder.select(fetch, number(self.vectors - 1), number(0))
+        last = _hidden(builder, builder.select(fetch, number(self.vectors - 1), number(0)))  # so nothing is unrolled
         count = builder.select(fetch, builder.udiv(self.depth, number(self.vectors)), self.depth)
         far_rows = _hidden(builder, builder.gep(pointers["a"], [builder.mul(self.given["a_row"], number(4))]))
         streams = [pointers["a"], far_rows, pointers["b"], pointers["pack_a"], pointers["pack_b"]]
@@ -172,7 +172,9 @@ class _Tile:
         """`count` > 0 terms: the moved pointers and the sums."""
         builder, vectors, given = self.builder, self.vectors, self.given
         loop = _Loop(builder, "term", [count, *values])
-        left, a, a4, b, pack_a, pack_b, *sums = loop.variables
+        left, *pointers = loop.variables[:6]
+        sums = loop.variables[6:]
+        a, a4, b, pack_a, pack_b = (_hidden(builder, pointer) for pointer in pointers)
         y = self._row_of_b(b, pack_b)
         if self.form & (FETCH_A | PACK_A):
             terms = FAR_AHEAD if self.form & PACK_A else AHEAD
@@ -191,7 +193,7 @@ class _Tile:
             pack_b = builder.gep(pack_b, [number(vectors * self.step)])
         left = builder.sub(left, number(1))
         moved = [a, a4, b, pack_a, pack_b, *new]
-        loop.close(builder.icmp_signed(">", left, number(0)), [left, *moved])
+        loop.close(builder.icmp_signed("!=", left, number(0)), [left, *moved])
         return moved
 
     def _row_of_b(self, b: Any, pack_b: Any) -> list[Any]:
