@@ -2,8 +2,8 @@
 
 A few panels of B's columns, `DEPTH` terms deep, meet `ROWS` rows of A. A panel is copied to a worker's scratch: where
 B's rows are contiguous, by the first tile that runs against it, on its way; where B lies transposed, before. A whose
-columns lie far apart is copied by the first panel's tiles. Later terms start from what C holds, so an element of C is one
-chain of fused multiply-adds in the order of k whatever the blocking: the same bits for every split of the work.
+columns lie far apart is copied by the first panel's tiles. Later terms start from what C holds, so an element of C is
+one chain of fused multiply-adds in the order of k whatever the blocking: the same bits for every split of the work.
 
 Addresses are integers, strides bytes. The twin of fastbp/_gemm.h.
 """
@@ -82,7 +82,7 @@ def run_panel(
 
 
 @numba.njit(nogil=True)
-def _run_ragged_panel(args, vectors, columns, rows, depth, scratch, a, a_row, a_col, panel, c, c_row, init, init_row):
+def run_ragged_panel(args, vectors, columns, rows, depth, scratch, a, a_row, a_col, panel, c, c_row, init, init_row):
     """A packed panel whose columns do not fill its vectors: tile by tile through `scratch`, one tile large."""
     width, width_bytes = vectors * (vector_bytes // itemsize(args)), vectors * vector_bytes
     inside = span(args, scratch, 0, tallest * width)
@@ -145,7 +145,7 @@ def block_product(args, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, ini
                         from_b if pack_b else panel, b_row, pack_b, at_c, c_row, start, begin_row, fetch_c,
                     )  # fmt: skip
                 else:
-                    _run_ragged_panel(
+                    run_ragged_panel(
                         args, count, columns, rows, depth, ragged, at_a, a_row, a_col, panel,
                         at_c, c_row, start, begin_row,
                     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""C = init + A·B for any strides of A and either orientation of B, as kernels call it: whole, or a share for each worker."""
+"""C = init + A·B for any strides of A and either orientation of B, as kernels call it: whole or a worker's share."""
 
 from __future__ import annotations
 
@@ -53,12 +53,13 @@ def share(size, worker, workers, unit):
 
 @numba.njit(nogil=True)
 def shared_gemm(args, worker, workers, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, panel):
-    """A worker's share of `gemm`. Rows, so that one worker makes and reads the same rows from op to op and finds them in
+    """A worker's share of `gemm`. Rows, so that a worker makes and reads the same rows from op to op and finds them in
     its own cache; columns where there are too few rows to pay for copying all of B, and where A is dearer to copy."""
     size = itemsize(args)
     unit = vector_bytes // size
     m0, m1, j0, j1 = 0, M, 0, N
-    if N >= 2 * unit * workers and (M < FEW_ROWS * workers or (a_col != 1 and N > M)):
+    few, wide = workers * FEW_ROWS > M, 2 * unit * workers <= N
+    if wide and (few or (a_col != 1 and N > M)):
         j0, j1 = share(N, worker, workers, unit)
     else:
         m0, m1 = share(M, worker, workers, tile_height)

@@ -1,8 +1,8 @@
 """Functions that take seconds to compile: compiled once for each dtype, and called by kernels as C functions by name.
 
-The first argument of such a function is a kernel's `args`, which tells the dtype; the others are integers. It must have
-been registered before a kernel that uses it is compiled or loaded from the cache: the code names it, not its address, so
-that it stays valid from process to process.
+The first argument of such a function is a kernel's `args`, which tells the dtype; the others are integers. It must
+have been registered before a kernel that uses it is compiled or loaded from the cache: the code names it, not its
+address, so that it stays valid from process to process.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@
 
 A tile may do more on its way, as `FORMS` says: copy the rows of B that it reads to a packed panel, for the tiles below;
 where A's columns lie far apart, fetch them ahead or copy them too, for the panels beside. Each form is an LLVM function
-of its own, so that its loop has all registers: the sums are phi nodes of vector type, an element of A is broadcast, a row
-of B is loaded as vectors. Strides are bytes, so the forward product (A by rows) and the weight gradient (A by columns)
-share the code. An element of C is one chain of fused multiply-adds in the order of k, started from `init`: its bits do
-not depend on the form, the tile, the slice or the worker.
+of its own, so that its loop has all registers: the sums are phi nodes of vector type, an element of A is broadcast, a
+row of B is loaded as vectors. Strides are bytes, so the forward product (A by rows) and the weight gradient (A by
+columns) share the code. An element of C is one chain of fused multiply-adds in the order of k, started from `init`: its
+bits do not depend on the form, the tile, the slice or the worker.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from fastbp.simd.abi import I64, fma
-from fastbp.simd.target import TARGET, vector_length
+from fastbp.simd.target import TARGET, Target, vector_length
 
 I32 = ir.IntType(32)
 BYTES = ir.IntType(8).as_pointer()
@@ -110,7 +110,8 @@ class _Tile:
         self.builder = builder = ir.IRBuilder(function.append_basic_block("entry"))
         self.depth = function.args[0]
         self.given = dict(zip(OPERANDS, function.args[1:], strict=True))
-        self.pointers = {name: builder.inttoptr(self.given[name], BYTES) for name in ("a", "b", "c", "pack_a", "pack_b")}
+        names = ("a", "b", "c", "pack_a", "pack_b")
+        self.pointers = {name: builder.inttoptr(self.given[name], BYTES) for name in names}
         sums = self._first()
         if form & PACK_B:
             self.b_row = self.given["b_row"]
@@ -225,29 +226,37 @@ def _tile(module: Any, rows: int, vectors: int, form: int, itemsize: int) -> Any
     return function
 
 
+def forms(target: Target) -> list[tuple[int, int, int]]:
+    """Rows, vectors and form of the tiles that are needed. A is copied for other panels only, and of several panels,
+    cut evenly, none is less than half as wide as the widest."""
+    tallest, *shorter = target.tile_rows
+    widths = range(1, target.tile_vectors + 1)
+    return [
+        *((tallest, width, form) for form in FORMS for width in widths if not form & PACK_A or 2 * width >= widths[-1]),
+        *((rows, width, 0) for rows in shorter for width in widths),
+    ]
+
+
 @intrinsic
 def tile(
     typing, args, rows, vectors, form, depth,
     a, a_row, a_col, b, b_row, c, c_row, init, init_row, pack_a, pack_b, fetch_c,
 ):  # fmt: skip
-    """Runs one tile: `rows` of A, of the target's heights, against `vectors` of B; only the highest has other forms than
-    0. To be called at one place of a module."""
+    """Runs one tile: `rows` of A, one of the target's heights, against `vectors` of B, in one of `forms`. To be called
+    at one place of a module."""
     size = args.dtype.bitwidth // 8
 
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        tallest, *shorter = TARGET.tile_rows
-        kinds = [(tallest, form) for form in FORMS] + [(rows, 0) for rows in shorter]
         rows, vectors, form, *operands = values[1:]
         which = builder.or_(builder.shl(rows, number(8)), builder.or_(builder.shl(vectors, number(4)), form))
         done = builder.append_basic_block("tile_done")
         switch = builder.switch(which, done)
-        for height, extra in kinds:
-            for width in range(1, TARGET.tile_vectors + 1):
-                block = builder.append_basic_block("tile")
-                switch.add_case(number(height << 8 | width << 4 | extra), block)
-                builder.position_at_end(block)
-                builder.call(_tile(builder.module, height, width, extra, size), operands)
-                builder.branch(done)
+        for height, width, extra in forms(TARGET):
+            block = builder.append_basic_block("tile")
+            switch.add_case(number(height << 8 | width << 4 | extra), block)
+            builder.position_at_end(block)
+            builder.call(_tile(builder.module, height, width, extra, size), operands)
+            builder.branch(done)
         builder.position_at_end(done)
         return context.get_dummy_value()
 

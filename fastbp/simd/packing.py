@@ -34,7 +34,7 @@ def copy_vector(typing, args, source, target):
 
 @intrinsic
 def transpose_square(typing, args, source, source_row, target, target_row):
-    """Transposes VL × VL elements: log2(VL) rounds of exchanging halves between rows at distance d = VL/2, VL/4, … 1."""
+    """Transposes VL × VL elements: log2(VL) rounds of exchanging halves between rows at distance VL/2, VL/4, … 1."""
     size = args.dtype.bitwidth // 8
     length, vector = vector_length(size), vector_type(size)
     lanes = ir.VectorType(I32, length)
