@@ -1,16 +1,17 @@
-"""The heart of every product: a tile of C kept in registers while the whole depth streams past.
+"""The heart of every product: a tile of C kept in registers while the terms of a block stream past.
 
-    C[0:rows, 0:vectors·VL] = init + Σ_k A[·, k] · panel[k, ·]
+    C[0:rows, 0:vectors·VL] = init + Σ_k A[·, k] · B[k, ·]
 
-The loop is emitted as LLVM IR by one intrinsic: accumulators are phi nodes of vector type, so LLVM keeps every one in a
-register; an element of A is broadcast, the packed panel is loaded as vectors. All strides are bytes, so that the
-forward product (A by rows) and the weight gradient (A by columns) share the code. Each element of C is one chain of
-fused multiply-adds in the order of k, started from `init`: its bits do not depend on the tile, the slice or the worker.
+A tile may do more on its way, as `FORMS` says: copy the rows of B that it reads to a packed panel, for the tiles below;
+where A's columns lie far apart, fetch them ahead or copy them too, for the panels beside. Each form is an LLVM function
+of its own, so that its loop has all registers: the sums are phi nodes of vector type, an element of A is broadcast, a
+row of B is loaded as vectors. Strides are bytes, so the forward product (A by rows) and the weight gradient (A by
+columns) share the code. An element of C is one chain of fused multiply-adds in the order of k, started from `init`: its
+bits do not depend on the form, the tile, the slice or the worker.
 """
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 from llvmlite import ir
@@ -18,29 +19,49 @@ from numba import types
 from numba.extending import intrinsic
 
 from fastbp.simd.abi import I64, fma
-from fastbp.simd.target import vector_length
+from fastbp.simd.target import TARGET, Target, vector_length
 
 I32 = ir.IntType(32)
+BYTES = ir.IntType(8).as_pointer()
+
+FETCH_A, PACK_A, PACK_B = 1, 2, 4
+FORMS = (0, FETCH_A, PACK_A, PACK_B, FETCH_A | PACK_B, PACK_A | PACK_B)
+"""What a whole tile does besides; the last rows of a height are plain tiles."""
+
+AHEAD = 12
+"""Terms between a load and its prefetch."""
+FAR_AHEAD = 32
+"""The same for far columns of A, which come from memory."""
+
+OPERANDS = ("a", "a_row", "a_col", "b", "b_row", "c", "c_row", "init", "init_row", "pack_a", "pack_b", "fetch_c")
+"""A tile's arguments behind `depth`: addresses and strides in bytes. `init` is 0 or where the first values lie, `b_row`
+counts in forms with PACK_B only (a panel's rows lie close), and `fetch_c` tells whether to fetch the next tile's C."""
 
 
-def _scalar(itemsize: int) -> Any:
+def scalar_type(itemsize: int) -> Any:
     return ir.FloatType() if itemsize == 4 else ir.DoubleType()
 
 
-def _load(builder: Any, base: Any, offset: Any, kind: Any, align: int) -> Any:
-    """A value of type `kind` at `base` + `offset` bytes; vectors need no alignment unless `align` says so."""
-    pointer = builder.inttoptr(builder.add(base, offset), kind.as_pointer())
-    value = builder.load(pointer)
+def vector_type(itemsize: int) -> Any:
+    return ir.VectorType(scalar_type(itemsize), vector_length(itemsize))
+
+
+def number(value: int) -> Any:
+    return ir.Constant(I64, value)
+
+
+def load(builder: Any, pointer: Any, kind: Any, align: int) -> Any:
+    """A value of type `kind`; vectors need no more alignment than an element."""
+    value = builder.load(builder.bitcast(pointer, kind.as_pointer()))
     value.align = align
     return value
 
 
-def _store(builder: Any, value: Any, base: Any, offset: Any, align: int) -> None:
-    pointer = builder.inttoptr(builder.add(base, offset), value.type.as_pointer())
-    builder.store(value, pointer).align = align
+def store(builder: Any, value: Any, pointer: Any, align: int) -> None:
+    builder.store(value, builder.bitcast(pointer, value.type.as_pointer())).align = align
 
 
-def broadcast(builder: Any, value: Any, length: int) -> Any:
+def _broadcast(builder: Any, value: Any, length: int) -> Any:
     """A vector of `length` copies of a scalar."""
     kind = ir.VectorType(value.type, length)
     undefined = ir.Constant(kind, ir.Undefined)
@@ -48,166 +69,195 @@ def broadcast(builder: Any, value: Any, length: int) -> Any:
     return builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(I32, length), [0] * length))
 
 
-def _initial(builder: Any, tile: tuple[int, int], init: Any, init_row: Any, vector: Any, itemsize: int) -> list[Any]:
-    """The accumulators' first values: what lies at `init`, or zero where it is 0."""
-    rows, vectors = tile
-    zero = ir.Constant(vector, None)
-    start = builder.block
-    load = builder.append_basic_block("init")
-    ready = builder.append_basic_block("ready")
-    builder.cbranch(builder.icmp_signed("!=", init, ir.Constant(I64, 0)), load, ready)
-    builder.position_at_end(load)
-    loaded = []
-    for i in range(rows):
-        row = builder.add(init, builder.mul(init_row, ir.Constant(I64, i)))
-        for j in range(vectors):
-            offset = ir.Constant(I64, j * vector.count * itemsize)
-            loaded.append(_load(builder, row, offset, vector, itemsize))
-    builder.branch(ready)
-    builder.position_at_end(ready)
-    values = []
-    for value in loaded:
-        phi = builder.phi(vector)
-        phi.add_incoming(zero, start)
-        phi.add_incoming(value, load)
-        values.append(phi)
-    return values
+def _prefetch(builder: Any, pointer: Any, write: bool = False) -> None:
+    kind = ir.FunctionType(ir.VoidType(), [BYTES, I32, I32, I32])
+    function = builder.module.declare_intrinsic("llvm.prefetch", [BYTES], kind)
+    builder.call(function, [pointer, *(ir.Constant(I32, flag) for flag in (int(write), 3, 1))])
 
 
-@cache
-def microkernel(rows: int, vectors: int, itemsize: int) -> Any:
-    """An intrinsic (depth, a, a_row, a_col, panel, c, c_row, init, init_row) for one tile; strides and addresses in
-    bytes.
-
-    `panel` holds `depth` rows of `vectors` vectors. `init` is 0 or the address of the tile's first values, `init_row`
-    bytes from row to row (0 for a bias, which all rows share).
-    """
-    length = vector_length(itemsize)
-    scalar = _scalar(itemsize)
-    vector = ir.VectorType(scalar, length)
-    step = vectors * length * itemsize
-
-    @intrinsic
-    def tile(typing, depth, a, a_row, a_col, panel, c, c_row, init, init_row):
-        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            depth, a, a_row, a_col, panel, c, c_row, init, init_row = values
-            first = _initial(builder, (rows, vectors), init, init_row, vector, itemsize)
-            bases = [builder.add(a, builder.mul(a_row, ir.Constant(I64, i))) for i in range(rows)]
-            before = builder.block
-            loop = builder.append_basic_block("depth")
-            done = builder.append_basic_block("done")
-            builder.branch(loop)
-            builder.position_at_end(loop)
-            k, at_a, at_b = (builder.phi(I64) for _ in range(3))
-            accumulators = [builder.phi(vector) for _ in first]
-            panel_row = [
-                _load(builder, at_b, ir.Constant(I64, j * length * itemsize), vector, itemsize) for j in range(vectors)
-            ]
-            multiply_add = fma(builder, vector)
-            sums = []
-            for i in range(rows):
-                x = broadcast(builder, _load(builder, bases[i], at_a, scalar, itemsize), length)
-                for j in range(vectors):
-                    sums.append(builder.call(multiply_add, [x, panel_row[j], accumulators[i * vectors + j]]))
-            following = (
-                builder.add(k, ir.Constant(I64, 1)),
-                builder.add(at_a, a_col),
-                builder.add(at_b, ir.Constant(I64, step)),
-            )
-            starts = (ir.Constant(I64, 0), ir.Constant(I64, 0), panel)
-            for phi, start, new in zip((k, at_a, at_b), starts, following, strict=True):
-                phi.add_incoming(start, before)
-                phi.add_incoming(new, loop)
-            for phi, start, new in zip(accumulators, first, sums, strict=True):
-                phi.add_incoming(start, before)
-                phi.add_incoming(new, loop)
-            builder.cbranch(builder.icmp_signed("<", following[0], depth), loop, done)
-            builder.position_at_end(done)
-            for i in range(rows):
-                row = builder.add(c, builder.mul(c_row, ir.Constant(I64, i)))
-                for j in range(vectors):
-                    offset = ir.Constant(I64, j * length * itemsize)
-                    _store(builder, sums[i * vectors + j], row, offset, itemsize)
-            return context.get_dummy_value()
-
-        return types.void(*([types.int64] * 9)), codegen
-
-    return tile
+def _hidden(builder: Any, value: Any) -> Any:
+    """The same value, which LLVM then keeps in a register rather than working it out again."""
+    return builder.asm(ir.FunctionType(value.type, [value.type]), "", "=r,0", [value], side_effect=False)
 
 
-@cache
-def copy_rows(vectors: int, itemsize: int) -> Any:
-    """An intrinsic (depth, source, source_row, panel): packs full rows of `vectors` vectors, `source_row` bytes
-    apart.
-    """
-    length = vector_length(itemsize)
-    vector = ir.VectorType(_scalar(itemsize), length)
+class _Loop:
+    """A loop under construction: variables that start from a value and get a new one at its end."""
 
-    @intrinsic
-    def pack(typing, depth, source, source_row, panel):
-        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            depth, source, source_row, panel = values
-            before = builder.block
-            loop = builder.append_basic_block("pack")
-            done = builder.append_basic_block("packed")
-            builder.branch(loop)
-            builder.position_at_end(loop)
-            k, origin, target = (builder.phi(I64) for _ in range(3))
+    def __init__(self, builder: Any, name: str, starts: list[Any]) -> None:
+        self.builder, before = builder, builder.block
+        self.body = builder.append_basic_block(name)
+        builder.branch(self.body)
+        builder.position_at_end(self.body)
+        self.variables = [builder.phi(start.type) for start in starts]
+        for variable, start in zip(self.variables, starts, strict=True):
+            variable.add_incoming(start, before)
+
+    def close(self, again: Any, values: list[Any]) -> None:
+        """Ends the body; code goes on behind it."""
+        for variable, value in zip(self.variables, values, strict=True):
+            variable.add_incoming(value, self.builder.block)
+        done = self.builder.append_basic_block("done")
+        self.builder.cbranch(again, self.body, done)
+        self.builder.position_at_end(done)
+
+
+class _Tile:
+    """One form of the tile, as the body of an LLVM function."""
+
+    def __init__(self, function: Any, rows: int, vectors: int, form: int, itemsize: int) -> None:
+        self.rows, self.vectors, self.form, self.itemsize = rows, vectors, form, itemsize
+        self.vector, self.step = vector_type(itemsize), vector_length(itemsize) * itemsize
+        self.builder = builder = ir.IRBuilder(function.append_basic_block("entry"))
+        self.depth = function.args[0]
+        self.given = dict(zip(OPERANDS, function.args[1:], strict=True))
+        names = ("a", "b", "c", "pack_a", "pack_b")
+        self.pointers = {name: builder.inttoptr(self.given[name], BYTES) for name in names}
+        sums = self._first()
+        if form & PACK_B:
+            self.b_row = self.given["b_row"]
+        else:
+            self.b_row = number(vectors * self.step)
+        self.row3 = _hidden(builder, builder.mul(self.given["a_row"], number(3)))
+        sums = self._bursts(sums)
+        for i in range(rows):
             for j in range(vectors):
-                offset = ir.Constant(I64, j * length * itemsize)
-                _store(builder, _load(builder, origin, offset, vector, itemsize), target, offset, itemsize)
-            new = (
-                builder.add(k, ir.Constant(I64, 1)),
-                builder.add(origin, source_row),
-                builder.add(target, ir.Constant(I64, vectors * length * itemsize)),
-            )
-            for phi, start, value in zip((k, origin, target), (ir.Constant(I64, 0), source, panel), new, strict=True):
-                phi.add_incoming(start, before)
-                phi.add_incoming(value, loop)
-            builder.cbranch(builder.icmp_signed("<", new[0], depth), loop, done)
-            builder.position_at_end(done)
-            return context.get_dummy_value()
+                store(builder, sums[i * vectors + j], self._at(self.pointers["c"], "c_row", i, j), itemsize)
+        builder.ret_void()
 
-        return types.void(*([types.int64] * 4)), codegen
+    def _at(self, base: Any, stride: str, i: int, j: int) -> Any:
+        """Vector j of row i."""
+        offset = self.builder.mul(self.given[stride], number(i))
+        return self.builder.gep(base, [self.builder.add(offset, number(j * self.step))])
 
-    return pack
+    def _first(self) -> list[Any]:
+        """The sums' first values: what lies at `init`, or zero where it is 0."""
+        builder, init = self.builder, self.given["init"]
+        start, some = builder.block, builder.append_basic_block("init")
+        ready = builder.append_basic_block("ready")
+        builder.cbranch(builder.icmp_signed("!=", init, number(0)), some, ready)
+        builder.position_at_end(some)
+        base = builder.inttoptr(init, BYTES)
+        tile = [(i, j) for i in range(self.rows) for j in range(self.vectors)]
+        loaded = [load(builder, self._at(base, "init_row", i, j), self.vector, self.itemsize) for i, j in tile]
+        builder.branch(ready)
+        builder.position_at_end(ready)
+        sums = [builder.phi(self.vector) for _ in loaded]
+        for value, found in zip(sums, loaded, strict=True):
+            value.add_incoming(ir.Constant(self.vector, None), start)
+            value.add_incoming(found, some)
+        return sums
+
+    def _bursts(self, sums: list[Any]) -> list[Any]:
+        """All terms, in as many parts as the tile has vectors where C is fetched: before each, a vector of every row of
+        the next tile. One burst of all would fill the line buffers."""
+        builder, pointers, one = self.builder, self.pointers, number(1)
+        wanted = builder.icmp_signed("!=", self.given["fetch_c"], number(0))
+        fetch = builder.and_(wanted, builder.icmp_signed(">=", self.depth, number(self.vectors)))
+        last = _hidden(builder, builder.select(fetch, number(self.vectors - 1), number(0)))  # so nothing is unrolled
+        count = builder.select(fetch, builder.udiv(self.depth, number(self.vectors)), self.depth)
+        far_rows = _hidden(builder, builder.gep(pointers["a"], [builder.mul(self.given["a_row"], number(4))]))
+        streams = [pointers["a"], far_rows, pointers["b"], pointers["pack_a"], pointers["pack_b"]]
+        following = self._at(pointers["c"], "c_row", self.rows, 0)
+        loop = _Loop(builder, "burst", [number(0), following, *streams, *sums])
+        part, following, *values = loop.variables
+        with builder.if_then(fetch):
+            for i in range(self.rows):
+                _prefetch(builder, self._at(following, "c_row", i, 0), write=True)
+        rest = builder.sub(self.depth, builder.mul(last, count))
+        values = self._terms(builder.select(builder.icmp_signed("==", part, last), rest, count), values)
+        again = builder.icmp_signed("<", part, last)
+        loop.close(again, [builder.add(part, one), builder.gep(following, [number(self.step)]), *values])
+        return values[len(streams) :]
+
+    def _terms(self, count: Any, values: list[Any]) -> list[Any]:
+        """`count` > 0 terms: the moved pointers and the sums."""
+        builder, vectors, given = self.builder, self.vectors, self.given
+        loop = _Loop(builder, "term", [count, *values])
+        left, *pointers = loop.variables[:6]
+        sums = loop.variables[6:]
+        a, a4, b, pack_a, pack_b = (_hidden(builder, pointer) for pointer in pointers)
+        y = self._row_of_b(b, pack_b)
+        if self.form & (FETCH_A | PACK_A):
+            terms = FAR_AHEAD if self.form & PACK_A else AHEAD
+            _prefetch(builder, builder.gep(a, [builder.mul(given["a_col"], number(terms))]))
+        if self.form & PACK_A:
+            column = load(builder, a, ir.VectorType(scalar_type(self.itemsize), TARGET.tile_rows[0]), self.itemsize)
+            store(builder, column, pack_a, self.itemsize)
+            pack_a = builder.gep(pack_a, [number(TARGET.tile_rows[0] * self.itemsize)])
+        multiply_add, new = fma(builder, self.vector), []
+        for i in range(self.rows):
+            x = _broadcast(builder, self._element_of_a(a, a4, i), self.vector.count)
+            new += [builder.call(multiply_add, [x, y[j], sums[i * vectors + j]]) for j in range(vectors)]
+        a, a4 = (builder.gep(pointer, [given["a_col"]]) for pointer in (a, a4))
+        b = builder.gep(b, [self.b_row])
+        if self.form & PACK_B:
+            pack_b = builder.gep(pack_b, [number(vectors * self.step)])
+        left = builder.sub(left, number(1))
+        moved = [a, a4, b, pack_a, pack_b, *new]
+        loop.close(builder.icmp_signed("!=", left, number(0)), [left, *moved])
+        return moved
+
+    def _row_of_b(self, b: Any, pack_b: Any) -> list[Any]:
+        builder, y = self.builder, []
+        for j in range(self.vectors):
+            y.append(load(builder, builder.gep(b, [number(j * self.step)]), self.vector, self.itemsize))
+            if self.form & PACK_B:
+                ahead = builder.add(builder.mul(self.b_row, number(AHEAD)), number(j * self.step))
+                _prefetch(builder, builder.gep(b, [ahead]))
+                store(builder, y[j], builder.gep(pack_b, [number(j * self.step)]), self.itemsize)
+        return y
+
+    def _element_of_a(self, a: Any, a4: Any, i: int) -> Any:
+        """Row i is reached from one of two pointers by a multiple of its stride that an address can hold: a pointer a
+        row would not leave enough registers."""
+        base = a if i < 4 else a4
+        offset = self.row3 if i % 4 == 3 else self.builder.mul(self.given["a_row"], number(i % 4))
+        return load(self.builder, self.builder.gep(base, [offset]), scalar_type(self.itemsize), self.itemsize)
 
 
-@cache
-def transpose_square(itemsize: int) -> Any:
-    """An intrinsic (source, source_row, target, target_row): transposes VL × VL elements; strides in bytes.
+def _tile(module: Any, rows: int, vectors: int, form: int, itemsize: int) -> Any:
+    """The function of one form, in this module."""
+    kind = ir.FunctionType(ir.VoidType(), [I64] * (1 + len(OPERANDS)))
+    function = ir.Function(module, kind, f"fastbp_tile_{rows}_{vectors}_{form}_{itemsize}")
+    function.linkage = "internal"
+    function.attributes.add("noinline")
+    function.attributes.add("nounwind")
+    _Tile(function, rows, vectors, form, itemsize)
+    return function
 
-    log2(VL) rounds of exchanging halves between rows at distance d = VL/2, VL/4, … 1.
-    """
-    length = vector_length(itemsize)
-    vector = ir.VectorType(_scalar(itemsize), length)
 
-    @intrinsic
-    def transpose(typing, source, source_row, target, target_row):
-        def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            source, source_row, target, target_row = values
-            lanes = ir.VectorType(I32, length)
-            zero = ir.Constant(I64, 0)
-            rows = [
-                _load(
-                    builder, builder.add(source, builder.mul(source_row, ir.Constant(I64, i))), zero, vector, itemsize
-                )
-                for i in range(length)
-            ]
-            distance = length // 2
-            while distance:
-                low = [j if not j & distance else length + j - distance for j in range(length)]
-                high = [j + distance if not j & distance else length + j for j in range(length)]
-                for i in range(length):
-                    if not i & distance:
-                        a, b = rows[i], rows[i + distance]
-                        rows[i] = builder.shuffle_vector(a, b, ir.Constant(lanes, low))
-                        rows[i + distance] = builder.shuffle_vector(a, b, ir.Constant(lanes, high))
-                distance //= 2
-            for i, row in enumerate(rows):
-                _store(builder, row, builder.add(target, builder.mul(target_row, ir.Constant(I64, i))), zero, itemsize)
-            return context.get_dummy_value()
+def forms(target: Target) -> list[tuple[int, int, int]]:
+    """Rows, vectors and form of the tiles that are needed. A is copied for other panels only, and of several panels,
+    cut evenly, none is less than half as wide as the widest."""
+    tallest, *shorter = target.tile_rows
+    widths = range(1, target.tile_vectors + 1)
+    return [
+        *((tallest, width, form) for form in FORMS for width in widths if not form & PACK_A or 2 * width >= widths[-1]),
+        *((rows, width, 0) for rows in shorter for width in widths),
+    ]
 
-        return types.void(*([types.int64] * 4)), codegen
 
-    return transpose
+@intrinsic
+def tile(
+    typing, args, rows, vectors, form, depth,
+    a, a_row, a_col, b, b_row, c, c_row, init, init_row, pack_a, pack_b, fetch_c,
+):  # fmt: skip
+    """Runs one tile: `rows` of A, one of the target's heights, against `vectors` of B, in one of `forms`. To be called
+    at one place of a module."""
+    size = args.dtype.bitwidth // 8
+
+    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        rows, vectors, form, *operands = values[1:]
+        which = builder.or_(builder.shl(rows, number(8)), builder.or_(builder.shl(vectors, number(4)), form))
+        done = builder.append_basic_block("tile_done")
+        switch = builder.switch(which, done)
+        for height, width, extra in forms(TARGET):
+            block = builder.append_basic_block("tile")
+            switch.add_case(number(height << 8 | width << 4 | extra), block)
+            builder.position_at_end(block)
+            builder.call(_tile(builder.module, height, width, extra, size), operands)
+            builder.branch(done)
+        builder.position_at_end(done)
+        return context.get_dummy_value()
+
+    return types.void(args, *([types.int64] * 16)), codegen

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import FrozenInstanceError
+from itertools import pairwise
 from pathlib import Path
 
 import llvmlite.binding as llvm
 import pytest
 
 import fastbp
-from fastbp.simd import target
-from fastbp.simd.target import AVX2, AVX512, DEPTH, GENERIC, TARGET, Target, host_target, panel_elements, vector_length
+from fastbp.simd import blocks, gemm, microkernel, target
+from fastbp.simd.target import (
+    AVX2,
+    AVX512,
+    DEPTH,
+    GENERIC,
+    PANELS,
+    ROWS,
+    TARGET,
+    Target,
+    host_target,
+    panel_elements,
+    vector_length,
+)  # fmt: skip
 
 over_targets = pytest.mark.parametrize("one", [AVX512, AVX2, GENERIC], ids=lambda one: one.name)
 
@@ -33,21 +47,43 @@ def test_every_height_is_made_of_tiles(one: Target) -> None:
         assert rest == 0
 
 
+def _scratch(one: Target, itemsize: int, depth: int, columns: int, rows: int, by_columns: bool) -> int:
+    """Elements that the product uses, counted its own way."""
+    lanes, tallest = one.vector_bytes // itemsize, one.tile_rows[0]
+    vectors, terms = min(-(-columns // lanes), PANELS * one.tile_vectors), min(depth, DEPTH)
+    panels = (vectors if rows > ROWS else min(vectors, one.tile_vectors)) * lanes * terms
+    ragged = tallest * one.tile_vectors * lanes
+    tiles, blocks = -(-rows // tallest), -(-rows // ROWS)
+    cuts = [tiles * block // blocks for block in range(blocks + 1)]
+    most = max(stop - start for start, stop in pairwise(cuts))
+    return panels + ragged + (most * (terms * tallest + 64 // itemsize) if by_columns else 0)
+
+
 @over_targets
 @pytest.mark.parametrize("itemsize", [4, 8])
-def test_a_panel_and_a_ragged_tile_fit_the_scratch(one: Target, itemsize: int) -> None:
-    lanes = one.vector_bytes // itemsize
-    for columns in range(1, 200):
-        vectors = -(-columns // lanes)
-        panels = -(-vectors // one.tile_vectors)
-        widest = max(vectors * (p + 1) // panels - vectors * p // panels for p in range(panels)) * lanes
-        for depth in (1, 2, DEPTH - 1, DEPTH, DEPTH + 1, 3 * DEPTH):
-            assert min(depth, DEPTH) * widest + 8 * widest <= panel_elements(depth, columns), (columns, depth)
+def test_panels_a_ragged_tile_and_copies_of_a_fit_the_scratch(one: Target, itemsize: int) -> None:
+    for columns in [*range(1, 200), 48 * PANELS - 1, 48 * PANELS, 48 * PANELS + 1, 5000]:
+        for rows in (1, 7, ROWS - 1, ROWS, ROWS + 1, 2 * ROWS, 3 * ROWS - 1, 1000):
+            for depth in (1, 2, DEPTH - 1, DEPTH, DEPTH + 1, 3 * DEPTH):
+                for by_columns in (False, True):
+                    used = _scratch(one, itemsize, depth, columns, rows, by_columns)
+                    assert used <= panel_elements(depth, columns, rows, by_columns), (columns, rows, depth, by_columns)
 
 
-def test_a_panels_scratch_stops_growing() -> None:
-    assert panel_elements(10 * DEPTH, 10_000) == panel_elements(DEPTH, 48) == 48 * DEPTH + 8 * 48
-    assert panel_elements(1, 1) < panel_elements(2, 1) < panel_elements(2, 17)
+def test_the_scratch_stops_growing() -> None:
+    assert panel_elements(10 * DEPTH, 10_000, ROWS) == panel_elements(DEPTH, 48, 1) == 48 * DEPTH + 8 * 48
+    assert panel_elements(10 * DEPTH, 10_000, 10 * ROWS) == 48 * PANELS * DEPTH + 8 * 48
+    assert panel_elements(DEPTH, 48, 10 * ROWS, True) == panel_elements(DEPTH, 48, ROWS, True)
+    assert panel_elements(1, 1, 1) < panel_elements(2, 1, 1) < panel_elements(2, 17, 1)
+
+
+def test_the_scratch_suffices_for_a_share_of_the_rows_and_columns() -> None:
+    """A plan sizes it for the whole product, of which a worker has a part."""
+    for by_columns in (False, True):
+        for whole in ((DEPTH, 600, 2 * ROWS), (20, 300, ROWS + 1), (1000, 40, 3)):
+            depth, columns, rows = whole
+            sizes = [panel_elements(depth, n, m, by_columns) for n in range(1, columns) for m in range(1, rows, 5)]
+            assert max(sizes) <= panel_elements(*whole, by_columns)
 
 
 @pytest.mark.parametrize(
@@ -79,6 +115,19 @@ def test_the_target_is_chosen_once_and_cannot_be_changed() -> None:
         TARGET.vector_bytes = 1  # type: ignore[misc]
 
 
-def test_the_c_product_packs_as_many_terms() -> None:
+def test_the_c_product_has_the_same_constants() -> None:
     header = (Path(fastbp.__file__).parent / "_gemm.h").read_text()
-    assert f"#define DEPTH {DEPTH} " in header
+    defined = dict(re.findall(r"#define (\w+) +(.*?) *(?:/\*.*)?\n", header))
+    twins = {
+        target: ("DEPTH", "ROWS", "PANELS"), blocks: ("FAR_BYTES", "CACHED_BYTES"), gemm: ("FEW_ROWS",),
+        microkernel: ("AHEAD", "FAR_AHEAD"),
+    }  # fmt: skip
+    for module, names in twins.items():
+        for name in names:
+            assert eval(defined[name]) == getattr(module, name), name
+
+
+def test_the_c_product_has_the_same_tiles() -> None:
+    header = (Path(fastbp.__file__).parent / "_gemm.h").read_text()
+    sizes = re.findall(r"#define TILE_ROWS (\d+)\n#define TILE_VECTORS (\d+)", header)
+    assert [tuple(map(int, size)) for size in sizes] == [(one.tile_rows[0], one.tile_vectors) for one in (AVX512, AVX2)]

@@ -1,0 +1,151 @@
+"""The product block by block, so that what is read again and again stays in the second-level cache.
+
+A few panels of B's columns, `DEPTH` terms deep, meet `ROWS` rows of A. A panel is copied to a worker's scratch: where
+B's rows are contiguous, by the first tile that runs against it, on its way; where B lies transposed, before. A whose
+columns lie far apart is copied by the first panel's tiles. Later terms start from what C holds, so an element of C is
+one chain of fused multiply-adds in the order of k whatever the blocking: the same bits for every split of the work.
+
+Addresses are integers, strides bytes. The twin of fastbp/_gemm.h.
+"""
+
+from __future__ import annotations
+
+import numba
+
+from fastbp.simd.abi import itemsize, span
+from fastbp.simd.linking import linked
+from fastbp.simd.microkernel import FETCH_A, PACK_A, PACK_B, tile
+from fastbp.simd.packing import pack_columns, pack_rows
+from fastbp.simd.target import DEPTH, ROWS, TARGET
+
+FAR_BYTES = 2048
+"""Columns of A further apart than this are out of reach of the hardware's prefetching."""
+CACHED_BYTES = 1 << 20
+"""An output larger than this is fetched ahead of its tile."""
+
+tallest, tile4, tile2, _ = TARGET.tile_rows
+widest, vector_bytes = TARGET.tile_vectors, TARGET.vector_bytes
+
+
+@numba.njit(nogil=True)
+def ceiling(size, unit):
+    return (size + unit - 1) // unit
+
+
+@numba.njit(nogil=True)
+def cut(size, index, parts):
+    """Where part `index` of `parts` begins in `size`."""
+    return size * index // parts
+
+
+def panel_entry(
+    args, vectors, rows, depth, first, copies, a, a_row, a_col, b, b_row, pack_b, c, c_row, init, init_row, fetch_c
+):
+    # Copied tiles are set apart by a line more than they need: else all would fall into the same sets of the cache.
+    size, line = itemsize(args), 64
+    column = tallest * size
+    m = 0
+    while m < rows:
+        height, form, at, row, col, pack_a = tallest, 0, a + m * a_row, a_row, a_col, 0
+        if rows - m < tallest:
+            height = tile4 if rows - m >= tile4 else tile2 if rows - m >= tile2 else 1
+        elif copies:
+            copy = copies + m // tallest * (depth * column + line)
+            if first:
+                pack_a, form = copy, PACK_A
+            else:
+                at, row, col = copy, size, column
+        elif a_row == size:
+            form = FETCH_A
+        if pack_b:
+            form |= PACK_B
+        tile(
+            args, height, vectors, form, depth,
+            at, row, col, b, b_row, c, c_row, init, init_row, pack_a, pack_b, fetch_c,
+        )  # fmt: skip
+        if pack_b:
+            b, pack_b = pack_b, 0
+        m += height
+        c += height * c_row
+        init += height * init_row
+
+
+@linked(panel_entry)
+def run_panel(
+    args, vectors, rows, depth, first, copies, a, a_row, a_col, b, b_row, pack_b, c, c_row, init, init_row, fetch_c
+):
+    """All tiles of A's rows against one panel.
+
+    `pack_b` is 0, or where the first tile copies the panel that it reads at `b`. `copies` is where A is copied to by
+    the first panel and read from by the others; 0 where it is read where it lies. The last rows always are.
+    """
+
+
+@numba.njit(nogil=True)
+def run_ragged_panel(args, vectors, columns, rows, depth, scratch, a, a_row, a_col, panel, c, c_row, init, init_row):
+    """A packed panel whose columns do not fill its vectors: tile by tile through `scratch`, one tile large."""
+    width, width_bytes = vectors * (vector_bytes // itemsize(args)), vectors * vector_bytes
+    inside = span(args, scratch, 0, tallest * width)
+    for m in range(0, rows, tallest):
+        height = min(tallest, rows - m)
+        if init:
+            for i in range(height):
+                first = span(args, init + (m + i) * init_row, 0, columns)
+                for j in range(columns):
+                    inside[i * width + j] = first[j]
+        start, start_row = (scratch, width_bytes) if init else (0, 0)
+        run_panel(
+            args, vectors, height, depth, 0, 0, a + m * a_row, a_row, a_col, panel, 0, 0,
+            scratch, width_bytes, start, start_row, 0,
+        )  # fmt: skip
+        for i in range(height):
+            out = span(args, c + (m + i) * c_row, 0, columns)
+            for j in range(columns):
+                out[j] = inside[i * width + j]
+
+
+@numba.njit(nogil=True)
+def block_product(args, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, scratch):
+    """The product for columns that one block of panels holds. A block of C's rows is done when the last depth has
+    been: what else is to be done with it while it is in the cache belongs at that place."""
+    size = itemsize(args)
+    length = vector_bytes // size
+    vectors, depths = ceiling(N, length), ceiling(K, DEPTH)
+    panels, tiles, blocks = ceiling(vectors, widest), ceiling(M, tallest), ceiling(M, ROWS)
+    kept = vectors if blocks > 1 else min(vectors, widest)  # else a panel is not met again
+    ragged = scratch + kept * vector_bytes * min(K, DEPTH)
+    far = a_row == size and a_col > FAR_BYTES and panels > 1
+    copies = ragged + tallest * widest * vector_bytes if far else 0
+    fetch_c = 1 if M * c_row > CACHED_BYTES else 0
+    for q in range(depths):
+        k = cut(K, q, depths)
+        depth = cut(K, q + 1, depths) - k
+        begin, begin_row = (c, c_row) if k else (init, init_row)
+        for s in range(blocks):
+            m = cut(tiles, s, blocks) * tallest
+            rows = min(M, cut(tiles, s + 1, blocks) * tallest) - m
+            for p in range(panels):
+                v = cut(vectors, p, panels)
+                count = cut(vectors, p + 1, panels) - v
+                j, width = v * length, count * length
+                columns = min(N - j, width)
+                from_b, pack_b = b + k * b_row + j * b_col, 0
+                panel = scratch + j * depth * size if blocks > 1 else scratch
+                if s == 0 and b_col != size:
+                    pack_columns(args, depth, columns, width, from_b, b_col, panel)
+                elif s == 0 and (columns < width or rows < tallest):
+                    pack_rows(args, depth, columns, width, from_b, b_row, panel)
+                elif s == 0:
+                    pack_b = panel
+                at_a, at_c = a + k * a_col + m * a_row, c + m * c_row + j * size
+                start = begin + m * begin_row + j * size if begin else 0
+                if columns == width:
+                    run_panel(
+                        args, count, rows, depth, 1 if p == 0 else 0, copies, at_a, a_row, a_col,
+                        from_b if pack_b else panel, b_row, pack_b, at_c, c_row, start, begin_row, fetch_c,
+                    )  # fmt: skip
+                else:
+                    run_ragged_panel(
+                        args, count, columns, rows, depth, ragged, at_a, a_row, a_col, panel,
+                        at_c, c_row, start, begin_row,
+                    )  # fmt: skip
