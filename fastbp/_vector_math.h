@@ -32,7 +32,7 @@ INLINE vec vector_exp2(vec x) {
 
 #else
 
-/* 2^t, within 2.2 units in the last place for t in −126 … 127. Below, at most 2^−126, and 0 from −150 on; above, at
+/* 2^t, within 2.6 units in the last place for t in −126 … 127. Below, at most 2^−126, and 0 from −150 on; above, at
    least 2^127. NaN for NaN.
 
    A polynomial of degree 5 on the fraction (8.2e-8 relative), 1 at 0, and the whole part goes to the exponent: by

@@ -50,7 +50,9 @@ def _logistic(x):
 
 def forward(d, x, y):
     real = x.dtype.type
-    y[:] = np.maximum(x, real(-FAR)) * (_logistic(x)[0] if d.tanh else real(0.5) * (1 + scipy_erf(x * real(math.sqrt(0.5)))))
+    y[:] = np.maximum(x, real(-FAR)) * (
+        _logistic(x)[0] if d.tanh else real(0.5) * (1 + scipy_erf(x * real(math.sqrt(0.5))))
+    )
 
 
 def backward(d, dy, x, dx):

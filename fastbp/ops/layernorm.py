@@ -17,6 +17,10 @@ from fastbp.ops.op import Op
 from fastbp.simd.abi import cast, dim, inline, itemsize, number, span
 from fastbp.simd.gemm import share
 
+BLOCK = 32
+"""Rows whose sums are made at a time, right behind their dx: dy and x are still in the cache. A worker's columns run
+through all rows in order; only its own rows come in such blocks."""
+
 
 def forward(d, x, weight, bias, y, mean, rstd):
     x.mean(axis=1, out=mean)
@@ -84,6 +88,14 @@ def _add_row(dy, x, mean, rstd, dweight, dbias, width):
         dbias[c] += dy[c]
 
 
+@inline
+def _add_rows(args, start, stop, C, left, dy, x, means, rstds, dweight, dbias):
+    width = dweight.size
+    for n in range(start, stop):
+        row = n * C + left
+        _add_row(span(args, dy, row, width), span(args, x, row, width), means[n], rstds[n], dweight, dbias, width)
+
+
 def numba_backward(args, worker, workers):
     N, C = dim(args, 1), dim(args, 2)
     dy, x, weight, mean, rstd = dim(args, 4), dim(args, 5), dim(args, 6), dim(args, 7), dim(args, 8)
@@ -91,17 +103,18 @@ def numba_backward(args, worker, workers):
     w = span(args, weight, 0, C)
     means, rstds = span(args, mean, 0, N), span(args, rstd, 0, N)
     start, stop = share(N, worker, workers, 1)
-    for n in range(start, stop):
-        row = n * C
-        _backward_row(
-            args, span(args, dy, row, C), span(args, x, row, C), w, means[n], rstds[n], span(args, dx, row, C), C
-        )
     left, right = share(C, worker, workers, 64 // itemsize(args))
-    width = right - left
-    dw, db = span(args, dweight, left, width), span(args, dbias, left, width)
-    for n in range(N):
-        row = n * C + left
-        _add_row(span(args, dy, row, width), span(args, x, row, width), means[n], rstds[n], dw, db, width)
+    dw, db = span(args, dweight, left, right - left), span(args, dbias, left, right - left)
+    _add_rows(args, 0, start, C, left, dy, x, means, rstds, dw, db)
+    for block in range(start, stop, BLOCK):
+        end = min(block + BLOCK, stop)
+        for n in range(block, end):
+            row = n * C
+            _backward_row(
+                args, span(args, dy, row, C), span(args, x, row, C), w, means[n], rstds[n], span(args, dx, row, C), C
+            )
+        _add_rows(args, block, end, C, left, dy, x, means, rstds, dw, db)
+    _add_rows(args, stop, N, C, left, dy, x, means, rstds, dw, db)
 
 
 OP = Op(

@@ -1,9 +1,9 @@
 """Loops over whole vector registers, emitted as LLVM IR: for what LLVM does not vectorise by itself.
 
-A body is a Python function of `Vector`s, on which + − · / work lane by lane. `elementwise` makes an intrinsic of it that
-runs over a row, `map_and_sum` one that also returns a sum: whole vectors first, then one with the lanes masked that lie
-behind the row's end. So an element's bits do not depend on where in a vector it lies.
-LLVM leaves such loops scalar or half as wide: a maximum that heeds NaN, a call, and a CPU for which it prefers 256 bits.
+A body is a Python function of `Vector`s, on which + − · / work lane by lane. `elementwise` makes an intrinsic of it
+that runs over a row, `map_and_sum` one that also returns a sum: whole vectors first, then one with the lanes masked
+that lie behind the row's end. So an element's bits do not depend on where in a vector it lies.
+LLVM leaves such loops scalar or half as wide: a maximum that heeds NaN, a call, a CPU for which it prefers 256 bits.
 """
 
 from __future__ import annotations
