@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fastbp.ops.attention import band_sizes, heads_of
+from fastbp.ops.attention import heads_of
 from fastbp.ops.op import Op
 from fastbp.ops.softmax import softmax_row
 from fastbp.simd.abi import cast, dim, inline, itemsize, span

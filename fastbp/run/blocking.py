@@ -1,7 +1,7 @@
 """How much of a product's operands a block holds: the default, or what `fastbp warmup --tune` found for this CPU.
 
-The choice moves no bit: an element is one chain of multiply-adds in the order of k whatever the blocks. A tuned block is
-no larger than the default, which the scratch in a plan is sized for, so a plan's bytes do not depend on it either.
+The choice moves no bit: an element is one chain of multiply-adds in the order of k whatever the blocks. A tuned block
+is no larger than the default, which the scratch in a plan is sized for, so a plan's bytes do not depend on it either.
 """
 
 from __future__ import annotations

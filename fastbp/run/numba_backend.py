@@ -10,6 +10,7 @@ import hashlib
 import os
 from collections.abc import Callable
 from contextlib import contextmanager
+from dataclasses import astuple
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,10 @@ import numba
 from numba import cfunc
 
 from fastbp.ops.registry import OPS
+from fastbp.run.blocking import Blocking, remembered
 from fastbp.run.cache import cache_root
 from fastbp.simd.abi import KERNEL
+from fastbp.simd.block_sizes import set_block_sizes
 from fastbp.simd.gemm import register_gemm
 
 Progress = Callable[[str], None]
@@ -77,6 +80,18 @@ def kernel_address(name: str, kernel: Any, dtype: str, progress: Progress | None
         if progress:
             progress(name)
         with _numba_cache() as keep:
-            register_gemm(dtype, cache=keep)
+            _register_gemm(dtype, keep)
             _compiled[key] = cfunc(KERNEL[dtype], cache=keep)(kernel)
     return int(_compiled[key].address)
+
+
+@cache
+def _register_gemm(dtype: str, keep: bool) -> None:
+    """The product that kernels call, with the blocks that suit this CPU."""
+    set_blocking(remembered("numba", dtype), dtype)
+    register_gemm(dtype, cache=keep)
+
+
+def set_blocking(blocking: Blocking, dtype: str) -> None:
+    """Blocks of products in every later run."""
+    set_block_sizes(dtype, *astuple(blocking))

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
+from fastbp.run._loop import Instructions
 from fastbp.run.backend import Backend
 from fastbp.run.blocking import Blocking
 from fastbp.run.measure import in_turn, seconds_of
-from fastbp.run._loop import Instructions
 from fastbp.run.products import Product, ProductBench
 from fastbp.run.program import Program
 from fastbp.run.workers import Workers

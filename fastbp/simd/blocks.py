@@ -13,10 +13,11 @@ from __future__ import annotations
 import numba
 
 from fastbp.simd.abi import itemsize, span
+from fastbp.simd.block_sizes import block_depth, block_rows
 from fastbp.simd.linking import linked
 from fastbp.simd.microkernel import FETCH_A, PACK_A, PACK_B, tile
 from fastbp.simd.packing import pack_columns, pack_rows
-from fastbp.simd.target import DEPTH, ROWS, TARGET
+from fastbp.simd.target import ROWS, TARGET
 
 FAR_BYTES = 2048
 """Columns of A further apart than this are out of reach of the hardware's prefetching."""
@@ -110,10 +111,12 @@ def block_product(args, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, ini
     been: what else is to be done with it while it is in the cache belongs at that place."""
     size = itemsize(args)
     length = vector_bytes // size
-    vectors, depths = ceiling(N, length), ceiling(K, DEPTH)
-    panels, tiles, blocks = ceiling(vectors, widest), ceiling(M, tallest), ceiling(M, ROWS)
+    deepest = block_depth(args)
+    vectors, depths = ceiling(N, length), ceiling(K, deepest)
+    panels, tiles = ceiling(vectors, widest), ceiling(M, tallest)
+    blocks = ceiling(M, block_rows(args)) if M > ROWS else 1  # as the scratch was sized
     kept = vectors if blocks > 1 else min(vectors, widest)  # else a panel is not met again
-    ragged = scratch + kept * vector_bytes * min(K, DEPTH)
+    ragged = scratch + kept * vector_bytes * min(K, deepest)
     far = a_row == size and a_col > FAR_BYTES and panels > 1
     copies = ragged + tallest * widest * vector_bytes if far else 0
     fetch_c = 1 if M * c_row > CACHED_BYTES else 0

@@ -5,20 +5,21 @@ from __future__ import annotations
 import numba
 
 from fastbp.simd.abi import itemsize
+from fastbp.simd.block_sizes import block_panels, register_block_sizes
 from fastbp.simd.blocks import block_product, ceiling, cut, panel_entry
 from fastbp.simd.linking import linked, register
-from fastbp.simd.target import PANELS, TARGET
+from fastbp.simd.target import TARGET
 
 vector_bytes = TARGET.vector_bytes
 tile_height, tile_vectors = TARGET.tile_rows[0], TARGET.tile_vectors
-FEW_ROWS = 64
+FEW_ROWS = 192
 """Rows of a worker that pay for copying all of B."""
 
 
 def gemm_entry(args, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, scratch):
     size = itemsize(args)
     vectors = ceiling(N, vector_bytes // size)
-    blocks = ceiling(vectors, PANELS * tile_vectors)
+    blocks = ceiling(vectors, block_panels(args) * tile_vectors)
     for s in range(blocks if M > 0 and N > 0 else 0):
         j = cut(vectors, s, blocks) * (vector_bytes // size)
         columns = min(N, cut(vectors, s + 1, blocks) * (vector_bytes // size)) - j
@@ -40,6 +41,7 @@ def gemm(args, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_r
 
 def register_gemm(dtype: str, cache: bool = True) -> None:
     """Compiles the product for a dtype, or loads it from the cache. Kernels that use it are linked to it by name."""
+    register_block_sizes(dtype)
     register(panel_entry, dtype, cache)
     register(gemm_entry, dtype, cache)
 
