@@ -80,16 +80,16 @@ def kernel_address(name: str, kernel: Any, dtype: str, progress: Progress | None
         if progress:
             progress(name)
         with _numba_cache() as keep:
-            _register_gemm(dtype, keep)
+            _use_remembered_blocking(dtype)
+            register_gemm(dtype, cache=keep)
             _compiled[key] = cfunc(KERNEL[dtype], cache=keep)(kernel)
     return int(_compiled[key].address)
 
 
 @cache
-def _register_gemm(dtype: str, keep: bool) -> None:
-    """The product that kernels call, with the blocks that suit this CPU."""
+def _use_remembered_blocking(dtype: str) -> None:
+    """Once: what is set later stays."""
     set_blocking(remembered("numba", dtype), dtype)
-    register_gemm(dtype, cache=keep)
 
 
 def set_blocking(blocking: Blocking, dtype: str) -> None:
