@@ -34,7 +34,7 @@ static struct {
 #define FEW_ROWS 192             /* rows of a worker that pay for copying all of B */
 #define AHEAD 12                 /* terms between a load and its prefetch */
 #define FAR_AHEAD 32             /* the same for far columns, which come from memory */
-#define CACHED_BYTES (1 << 20)   /* an output larger than this is fetched ahead of its tile */
+#define CACHED_BYTES (1 << 17)   /* an output larger than this is fetched ahead of its tile */
 
 /* The compiler may not know where this comes from, so it keeps it rather than working it out again. */
 #define HIDE(x) __asm__("" : "+r"(x))

@@ -21,7 +21,7 @@ from fastbp.simd.target import ROWS, TARGET
 
 FAR_BYTES = 2048
 """Columns of A further apart than this are out of reach of the hardware's prefetching."""
-CACHED_BYTES = 1 << 20
+CACHED_BYTES = 1 << 17
 """An output larger than this is fetched ahead of its tile."""
 
 tallest, tile4, tile2, _ = TARGET.tile_rows
