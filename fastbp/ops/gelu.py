@@ -11,7 +11,7 @@ y = max(x, 0) − |x| e^(−x²/2) Q(|x|) with Q(a) = ½ erfc(a/√2) e^(a²/2).
 Largest errors in float32 (tests/ops/test_gelu_accuracy.py): of y and of the slope as shares of max(1, |exact|), of y as
 a share of |y| for x above −1 and for x in −5 … −1, where the exponent's rounding shows:
     tanh   1.8e-7   2.5e-7   3.5e-7   2.5e-6
-    erf    1.4e-7   3e-7   5.5e-7   1.8e-6
+    erf    1.4e-7   3e-7   5.8e-7   1.8e-6
 Source: Hendrycks and Gimpel 2016.
 """
 

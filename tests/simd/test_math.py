@@ -9,10 +9,10 @@ import pytest
 from numba import cfunc, types
 
 from fastbp.simd.abi import inline
-from fastbp.simd.math import HIGHEST, LOWEST, exp, exp2, reciprocal
+from fastbp.simd.math import HAS_SCALEF, HIGHEST, LOWEST, exp, exp2, reciprocal
 from fastbp.simd.vector import elementwise
 
-EXP_UNITS, EXP2_UNITS = 1.03, 2.6
+EXP_UNITS, EXP2_UNITS = 1.03, 3.1
 """As fastbp/simd/math.py states them."""
 SMALLEST, LARGEST = (float(getattr(np.finfo(np.float32), name)) for name in ("tiny", "max"))
 
@@ -35,7 +35,8 @@ def everywhere() -> np.ndarray:
     exp is neither 0 nor infinite, evenly."""
     patterns = np.arange(0, 2**32, 2**12, dtype=np.uint64).astype(np.uint32).view(np.float32)
     special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, SMALLEST, LARGEST, -LARGEST], np.float32)
-    return np.concatenate([patterns, special, np.linspace(-105, 90, 1_050_000).astype(np.float32)])
+    nans = np.array([0x7FC00001, 0xFFC001FF, 0x7FC000FE], np.uint32).view(np.float32)  # with bits that a shift finds
+    return np.concatenate([patterns, special, nans, np.linspace(-105, 90, 1_050_000).astype(np.float32)])
 
 
 def test_exp_is_within_the_stated_units_in_the_last_place(everywhere: np.ndarray) -> None:
@@ -67,6 +68,14 @@ def test_the_bounds_are_the_last_float32_inside(bound: float, limit: float) -> N
     assert abs(math.log(limit)) - abs(float(last)) >= 0 > abs(math.log(limit)) - abs(float(beyond))
 
 
+@pytest.fixture(params=[True, False], ids=["scalef", "bits"])
+def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a CPU with scalef and as on one without; the former only where there is one."""
+    if request.param and not HAS_SCALEF:
+        pytest.skip("this CPU has no scalef")
+    monkeypatch.setattr("fastbp.simd.math.HAS_SCALEF", request.param)
+
+
 def run(intrinsic, x: np.ndarray) -> np.ndarray:
     """What an elementwise intrinsic makes of x, computed by a compiled function of the kernels' kind."""
     kind = types.CPointer(types.float32 if x.dtype == np.float32 else types.float64)
@@ -78,14 +87,17 @@ def run(intrinsic, x: np.ndarray) -> np.ndarray:
     return y
 
 
+@pytest.mark.usefixtures("either_way")
 def test_exp2_is_within_the_stated_units_in_the_last_place(everywhere: np.ndarray) -> None:
     x = everywhere[(everywhere >= -126) & (everywhere <= 127)]
+    x = np.concatenate([x, np.linspace(-1, 1, 1_000_000).astype(np.float32)])
     exact = np.exp2(x.astype(np.float64))
     units = np.abs(run(elementwise(exp2), x) - exact) / np.spacing(exact.astype(np.float32))
     assert x.size > 1_000_000
     assert units.max() <= EXP2_UNITS, (units.max(), x[units.argmax()])
 
 
+@pytest.mark.usefixtures("either_way")
 def test_exp2_at_the_ends(everywhere: np.ndarray) -> None:
     y = run(elementwise(exp2), everywhere)
     assert np.array_equal(np.isnan(y), np.isnan(everywhere))
@@ -95,6 +107,7 @@ def test_exp2_at_the_ends(everywhere: np.ndarray) -> None:
     assert (y[everywhere == 0] == 1).all()
 
 
+@pytest.mark.usefixtures("either_way")
 def test_reciprocal_is_within_one_unit_in_the_last_place(everywhere: np.ndarray) -> None:
     x = everywhere[(np.abs(everywhere) >= SMALLEST) & (np.abs(everywhere) < 2.0**126)]
     exact = 1 / x.astype(np.float64)
