@@ -24,9 +24,11 @@ class Limits:
         return MemoryBandwidth(self._team)
 
     def peak(self, workers: int | None = None) -> float:
-        """GFLOP/s of one worker, or of all where no number is given, now."""
+        """GFLOP/s of one worker, or of all where no number is given, now. It takes some 20 ms: threads that have rested
+        may wake on one core, and the system moves them apart only after a few.
+        """
         count = workers or self.workers
-        self.gflops[count].append(self._fma_peaks[count].measure(repeats=4))
+        self.gflops[count].append(self._fma_peaks[count].measure(repeats=20))
         return self.gflops[count][-1]
 
     def bandwidth(self) -> float:
