@@ -19,6 +19,7 @@ from numba import cfunc
 
 from fastbp.ops.registry import OPS
 from fastbp.simd.abi import KERNEL
+from fastbp.simd.attention import register_strips
 from fastbp.simd.gemm import register_gemm
 
 Progress = Callable[[str], None]
@@ -80,5 +81,7 @@ def address(op_name: str, direction: str, dtype: str, progress: Progress | None 
             progress(f"{op_name} {direction}")
         with _numba_cache() as keep:
             register_gemm(dtype, cache=keep)
+            if op_name == "tiled_attention":
+                register_strips(dtype, cache=keep)
             _compiled[key] = cfunc(KERNEL[dtype], cache=keep)(OPS[op_name].numba_kernel(direction))
     return int(_compiled[key].address)
