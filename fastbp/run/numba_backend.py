@@ -22,6 +22,7 @@ from fastbp.ops.registry import OPS
 from fastbp.run.blocking import Blocking, remembered
 from fastbp.run.cache import cache_root
 from fastbp.simd.abi import KERNEL
+from fastbp.simd.attention import register_strips
 from fastbp.simd.block_sizes import set_block_sizes
 from fastbp.simd.gemm import register_gemm
 
@@ -82,6 +83,8 @@ def kernel_address(name: str, kernel: Any, dtype: str, progress: Progress | None
         with _numba_cache() as keep:
             _use_remembered_blocking(dtype)
             register_gemm(dtype, cache=keep)
+            if name.startswith("tiled_attention "):
+                register_strips(dtype, cache=keep)
             _compiled[key] = cfunc(KERNEL[dtype], cache=keep)(kernel)
     return int(_compiled[key].address)
 

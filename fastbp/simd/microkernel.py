@@ -61,7 +61,7 @@ def store(builder: Any, value: Any, pointer: Any, align: int) -> None:
     builder.store(value, builder.bitcast(pointer, value.type.as_pointer())).align = align
 
 
-def _broadcast(builder: Any, value: Any, length: int) -> Any:
+def broadcast(builder: Any, value: Any, length: int) -> Any:
     """A vector of `length` copies of a scalar."""
     kind = ir.VectorType(value.type, length)
     undefined = ir.Constant(kind, ir.Undefined)
@@ -186,7 +186,7 @@ class _Tile:
             pack_a = builder.gep(pack_a, [number(TARGET.tile_rows[0] * self.itemsize)])
         multiply_add, new = fma(builder, self.vector), []
         for i in range(self.rows):
-            x = _broadcast(builder, self._element_of_a(a, a4, i), self.vector.count)
+            x = broadcast(builder, self._element_of_a(a, a4, i), self.vector.count)
             new += [builder.call(multiply_add, [x, y[j], sums[i * vectors + j]]) for j in range(vectors)]
         a, a4 = (builder.gep(pointer, [given["a_col"]]) for pointer in (a, a4))
         b = builder.gep(b, [self.b_row])
