@@ -32,6 +32,8 @@ AHEAD = 12
 """Terms between a load and its prefetch."""
 FAR_AHEAD = 32
 """The same for far columns of A, which come from memory."""
+PANEL_AHEAD = 24
+"""The same for a packed panel, which comes from the second-level cache."""
 
 OPERANDS = ("a", "a_row", "a_col", "b", "b_row", "c", "c_row", "init", "init_row", "pack_a", "pack_b", "fetch_c")
 """A tile's arguments behind `depth`: addresses and strides in bytes. `init` is 0 or where the first values lie, `b_row`
@@ -198,12 +200,15 @@ class _Tile:
         return moved
 
     def _row_of_b(self, b: Any, pack_b: Any) -> list[Any]:
+        """A term's vectors of B, those to come fetched. The few tiles of last rows do without."""
         builder, y = self.builder, []
+        terms = AHEAD if self.form & PACK_B else PANEL_AHEAD
         for j in range(self.vectors):
             y.append(load(builder, builder.gep(b, [number(j * self.step)]), self.vector, self.itemsize))
-            if self.form & PACK_B:
-                ahead = builder.add(builder.mul(self.b_row, number(AHEAD)), number(j * self.step))
+            if self.rows == TARGET.tile_rows[0]:
+                ahead = builder.add(builder.mul(self.b_row, number(terms)), number(j * self.step))
                 _prefetch(builder, builder.gep(b, [ahead]))
+            if self.form & PACK_B:
                 store(builder, y[j], builder.gep(pack_b, [number(j * self.step)]), self.itemsize)
         return y
 
