@@ -18,9 +18,10 @@ import numpy as np
 from fastbp.ops.attention import heads_of
 from fastbp.ops.op import Op
 from fastbp.simd.abi import cast, dim, inline, itemsize, span
-from fastbp.simd.attention import BLOCK_VECTORS, lanes, multiply, slope, strip_product, take_peak, transpose, weigh
+from fastbp.simd.attention import BLOCK_VECTORS, lanes, multiply, slope, strip_product, take_peak, weigh
 from fastbp.simd.gemm import share
 from fastbp.simd.math import LOG2_E
+from fastbp.simd.packing import transpose_square as transpose
 
 CHUNK = 96
 """Keys that a block of queries meets at a time."""

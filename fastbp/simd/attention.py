@@ -24,7 +24,6 @@ from numba.extending import intrinsic, overload
 
 from fastbp.simd.abi import I64, cast, distinct, fma
 from fastbp.simd.microkernel import broadcast
-from fastbp.simd.packing import transpose_square as transpose
 from fastbp.simd.target import AVX512, TARGET, vector_length
 
 BLOCK_VECTORS = 3
