@@ -82,10 +82,9 @@ INLINE void tile(const int rows, const int vectors, const int extra, int64_t dep
             vec y[TILE_VECTORS];
             UNROLL for (int j = 0; j < vectors; j++) {
                 y[j] = load_whole(b + j * LANES);
-                if (extra & PACK_B) {
-                    __builtin_prefetch(b + AHEAD * b_row + j * LANES);
+                __builtin_prefetch(b + AHEAD * b_row + j * LANES);
+                if (extra & PACK_B)
                     store_whole(pack_b + j * LANES, y[j]);
-                }
             }
             if (extra & (FETCH_A | PACK_A))
                 __builtin_prefetch(a + (extra & PACK_A ? FAR_AHEAD : AHEAD) * a_col);
