@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -45,7 +46,7 @@ def test_both_dtypes_live_in_one_process_whatever_came_from_the_cache(first: tup
 def test_a_function_is_registered_once_under_its_name_and_dtype(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     known: dict[str, int] = {}
     monkeypatch.setattr(linking, "_registered", {})
-    monkeypatch.setattr(linking.llvm, "add_symbol", known.__setitem__)
+    monkeypatch.setattr(linking, "llvm", SimpleNamespace(add_symbol=known.__setitem__))
 
     def doubled(args, address):  # type: ignore[no-untyped-def]
         one = span(args, address, 0, 1)
