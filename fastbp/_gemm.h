@@ -33,6 +33,7 @@ static struct {
 
 #define FEW_ROWS 192             /* rows of a worker that pay for copying all of B */
 #define AHEAD 12                 /* terms between a load and its prefetch */
+#define PANEL_AHEAD 24           /* the same for a packed panel, which comes from the second-level cache */
 #define FAR_AHEAD 32             /* the same for far columns, which come from memory */
 #define CACHED_BYTES (1 << 17)   /* an output larger than this is fetched ahead of its tile */
 
@@ -82,7 +83,7 @@ INLINE void tile(const int rows, const int vectors, const int extra, int64_t dep
             vec y[TILE_VECTORS];
             UNROLL for (int j = 0; j < vectors; j++) {
                 y[j] = load_whole(b + j * LANES);
-                __builtin_prefetch(b + AHEAD * b_row + j * LANES);
+                __builtin_prefetch(b + (extra & PACK_B ? AHEAD : PANEL_AHEAD) * b_row + j * LANES);
                 if (extra & PACK_B)
                     store_whole(pack_b + j * LANES, y[j]);
             }

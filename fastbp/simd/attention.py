@@ -23,7 +23,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
 from fastbp.simd.abi import I64, cast, distinct, fma
-from fastbp.simd.microkernel import broadcast
+from fastbp.simd.emit import broadcast
 from fastbp.simd.target import AVX512, TARGET, vector_length
 
 BLOCK_VECTORS = 3

@@ -8,6 +8,7 @@ address, so that it stays valid from process to process.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 from inspect import signature
 from typing import Any
 
@@ -36,10 +37,14 @@ def register(entry: Callable[..., None], dtype: str, cache: bool = True) -> None
 
 
 def linked(entry: Callable[..., None]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorates the name by which kernels call `entry`; what it decorates says what it does and runs no code."""
+    """Decorates the name by which kernels call `entry`. What it decorates says what that does; its body never runs."""
 
     def decorate(name: Callable[..., None]) -> Callable[..., None]:
-        @overload(name, jit_options={"nogil": True})
+        @wraps(name)
+        def refuse(*_: Any) -> None:
+            raise TypeError(f"{name.__name__} is called from compiled kernels only")
+
+        @overload(refuse, jit_options={"nogil": True})
         def choose(args: Any, *operands: Any) -> Any:
             dtype = args.dtype.name
             external = types.ExternalFunction(_symbol(entry, dtype), _signature(entry, dtype))
@@ -49,6 +54,6 @@ def linked(entry: Callable[..., None]) -> Callable[[Callable[..., None]], Callab
 
             return call
 
-        return name
+        return refuse
 
     return decorate

@@ -19,10 +19,8 @@ from numba import types
 from numba.extending import intrinsic
 
 from fastbp.simd.abi import I64, fma
+from fastbp.simd.emit import BYTES, Loop, broadcast, hidden, load, number, prefetch, scalar_type, store, vector_type
 from fastbp.simd.target import TARGET, Target, vector_length
-
-I32 = ir.IntType(32)
-BYTES = ir.IntType(8).as_pointer()
 
 FETCH_A, PACK_A, PACK_B = 1, 2, 4
 FORMS = (0, FETCH_A, PACK_A, PACK_B, FETCH_A | PACK_B, PACK_A | PACK_B)
@@ -38,69 +36,6 @@ PANEL_AHEAD = 24
 OPERANDS = ("a", "a_row", "a_col", "b", "b_row", "c", "c_row", "init", "init_row", "pack_a", "pack_b", "fetch_c")
 """A tile's arguments behind `depth`: addresses and strides in bytes. `init` is 0 or where the first values lie, `b_row`
 counts in forms with PACK_B only (a panel's rows lie close), and `fetch_c` tells whether to fetch the next tile's C."""
-
-
-def scalar_type(itemsize: int) -> Any:
-    return ir.FloatType() if itemsize == 4 else ir.DoubleType()
-
-
-def vector_type(itemsize: int) -> Any:
-    return ir.VectorType(scalar_type(itemsize), vector_length(itemsize))
-
-
-def number(value: int) -> Any:
-    return ir.Constant(I64, value)
-
-
-def load(builder: Any, pointer: Any, kind: Any, align: int) -> Any:
-    """A value of type `kind`; vectors need no more alignment than an element."""
-    value = builder.load(builder.bitcast(pointer, kind.as_pointer()))
-    value.align = align
-    return value
-
-
-def store(builder: Any, value: Any, pointer: Any, align: int) -> None:
-    builder.store(value, builder.bitcast(pointer, value.type.as_pointer())).align = align
-
-
-def broadcast(builder: Any, value: Any, length: int) -> Any:
-    """A vector of `length` copies of a scalar."""
-    kind = ir.VectorType(value.type, length)
-    undefined = ir.Constant(kind, ir.Undefined)
-    first = builder.insert_element(undefined, value, ir.Constant(I32, 0))
-    return builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(I32, length), [0] * length))
-
-
-def _prefetch(builder: Any, pointer: Any, write: bool = False) -> None:
-    kind = ir.FunctionType(ir.VoidType(), [BYTES, I32, I32, I32])
-    function = builder.module.declare_intrinsic("llvm.prefetch", [BYTES], kind)
-    builder.call(function, [pointer, *(ir.Constant(I32, flag) for flag in (int(write), 3, 1))])
-
-
-def _hidden(builder: Any, value: Any) -> Any:
-    """The same value, which LLVM then keeps in a register rather than working it out again."""
-    return builder.asm(ir.FunctionType(value.type, [value.type]), "", "=r,0", [value], side_effect=False)
-
-
-class _Loop:
-    """A loop under construction: variables that start from a value and get a new one at its end."""
-
-    def __init__(self, builder: Any, name: str, starts: list[Any]) -> None:
-        self.builder, before = builder, builder.block
-        self.body = builder.append_basic_block(name)
-        builder.branch(self.body)
-        builder.position_at_end(self.body)
-        self.variables = [builder.phi(start.type) for start in starts]
-        for variable, start in zip(self.variables, starts, strict=True):
-            variable.add_incoming(start, before)
-
-    def close(self, again: Any, values: list[Any]) -> None:
-        """Ends the body; code goes on behind it."""
-        for variable, value in zip(self.variables, values, strict=True):
-            variable.add_incoming(value, self.builder.block)
-        done = self.builder.append_basic_block("done")
-        self.builder.cbranch(again, self.body, done)
-        self.builder.position_at_end(done)
 
 
 class _Tile:
@@ -119,7 +54,7 @@ class _Tile:
             self.b_row = self.given["b_row"]
         else:
             self.b_row = number(vectors * self.step)
-        self.row3 = _hidden(builder, builder.mul(self.given["a_row"], number(3)))
+        self.row3 = hidden(builder, builder.mul(self.given["a_row"], number(3)))
         sums = self._bursts(sums)
         for i in range(rows):
             for j in range(vectors):
@@ -155,16 +90,16 @@ class _Tile:
         builder, pointers, one = self.builder, self.pointers, number(1)
         wanted = builder.icmp_signed("!=", self.given["fetch_c"], number(0))
         fetch = builder.and_(wanted, builder.icmp_signed(">=", self.depth, number(self.vectors)))
-        last = _hidden(builder, builder.select(fetch, number(self.vectors - 1), number(0)))  # so nothing is unrolled
+        last = hidden(builder, builder.select(fetch, number(self.vectors - 1), number(0)))  # so nothing is unrolled
         count = builder.select(fetch, builder.udiv(self.depth, number(self.vectors)), self.depth)
-        far_rows = _hidden(builder, builder.gep(pointers["a"], [builder.mul(self.given["a_row"], number(4))]))
+        far_rows = hidden(builder, builder.gep(pointers["a"], [builder.mul(self.given["a_row"], number(4))]))
         streams = [pointers["a"], far_rows, pointers["b"], pointers["pack_a"], pointers["pack_b"]]
         following = self._at(pointers["c"], "c_row", self.rows, 0)
-        loop = _Loop(builder, "burst", [number(0), following, *streams, *sums])
+        loop = Loop(builder, "burst", [number(0), following, *streams, *sums])
         part, following, *values = loop.variables
         with builder.if_then(fetch):
             for i in range(self.rows):
-                _prefetch(builder, self._at(following, "c_row", i, 0), write=True)
+                prefetch(builder, self._at(following, "c_row", i, 0), write=True)
         rest = builder.sub(self.depth, builder.mul(last, count))
         values = self._terms(builder.select(builder.icmp_signed("==", part, last), rest, count), values)
         again = builder.icmp_signed("<", part, last)
@@ -174,14 +109,14 @@ class _Tile:
     def _terms(self, count: Any, values: list[Any]) -> list[Any]:
         """`count` > 0 terms: the moved pointers and the sums."""
         builder, vectors, given = self.builder, self.vectors, self.given
-        loop = _Loop(builder, "term", [count, *values])
+        loop = Loop(builder, "term", [count, *values])
         left, *pointers = loop.variables[:6]
         sums = loop.variables[6:]
-        a, a4, b, pack_a, pack_b = (_hidden(builder, pointer) for pointer in pointers)
+        a, a4, b, pack_a, pack_b = (hidden(builder, pointer) for pointer in pointers)
         y = self._row_of_b(b, pack_b)
         if self.form & (FETCH_A | PACK_A):
             terms = FAR_AHEAD if self.form & PACK_A else AHEAD
-            _prefetch(builder, builder.gep(a, [builder.mul(given["a_col"], number(terms))]))
+            prefetch(builder, builder.gep(a, [builder.mul(given["a_col"], number(terms))]))
         if self.form & PACK_A:
             column = load(builder, a, ir.VectorType(scalar_type(self.itemsize), TARGET.tile_rows[0]), self.itemsize)
             store(builder, column, pack_a, self.itemsize)
@@ -207,7 +142,7 @@ class _Tile:
             y.append(load(builder, builder.gep(b, [number(j * self.step)]), self.vector, self.itemsize))
             if self.rows == TARGET.tile_rows[0]:
                 ahead = builder.add(builder.mul(self.b_row, number(terms)), number(j * self.step))
-                _prefetch(builder, builder.gep(b, [ahead]))
+                prefetch(builder, builder.gep(b, [ahead]))
             if self.form & PACK_B:
                 store(builder, y[j], builder.gep(pack_b, [number(j * self.step)]), self.itemsize)
         return y

@@ -13,7 +13,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from fastbp.simd.abi import itemsize, span
-from fastbp.simd.microkernel import BYTES, I32, load, number, store, vector_type
+from fastbp.simd.emit import BYTES, I32, load, number, store, vector_type
 from fastbp.simd.target import TARGET, vector_length
 
 vector_bytes = TARGET.vector_bytes

@@ -1,4 +1,4 @@
-"""Cached and fresh code are linked by name: forms of one generator must not be taken for each other."""
+"""Code is compiled once and called by name: the two dtypes must not be taken for each other, cached or fresh."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from fastbp.simd.abi import distinct
+from fastbp.simd import linking
+from fastbp.simd.abi import span
+from fastbp.simd.gemm import gemm
 
 PROGRAM = """
 import sys
@@ -38,13 +42,25 @@ def test_both_dtypes_live_in_one_process_whatever_came_from_the_cache(first: tup
         assert done.returncode == 0, done.stderr
 
 
-def test_each_form_has_a_name_of_its_own() -> None:
-    def make(vectors: int) -> object:
-        @distinct("wide", vectors)
-        def product() -> int:
-            return vectors
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_function_is_registered_once_under_its_name_and_dtype(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    known: dict[str, int] = {}
+    monkeypatch.setattr(linking, "_registered", {})
+    monkeypatch.setattr(linking, "llvm", SimpleNamespace(add_symbol=known.__setitem__))
 
-        return product
+    def doubled(args, address):  # type: ignore[no-untyped-def]
+        one = span(args, address, 0, 1)
+        one[0] *= 2
 
-    names = {make(vectors).__qualname__ for vectors in (1, 2, 3)}  # type: ignore[attr-defined]
-    assert len(names) == 3
+    for _ in range(2):
+        linking.register(doubled, dtype, cache=False)
+    (compiled,) = linking._registered.values()
+    assert known == {f"fastbp_doubled_{dtype}": compiled.address}
+    number = np.array([21], dtype)
+    compiled.ctypes(None, number.ctypes.data)
+    assert number[0] == 42
+
+
+def test_python_cannot_call_it_by_its_name() -> None:
+    with pytest.raises(TypeError, match="gemm is called from compiled kernels only"):
+        gemm(None, *range(14))
