@@ -114,6 +114,20 @@ def cast(typing: Any, args: Any, value: Any) -> Any:
     return args.dtype(args, value), codegen
 
 
+def distinct(*parts: object) -> Any:
+    """Decorates a function that a generator makes in several forms: each form gets a name of its own.
+
+    Code from the cache and code compiled now are linked by name. Forms that differ in what they enclose, and not in the
+    types of their arguments, would have one name, and the linker would take either for the other.
+    """
+
+    def rename(function: Any) -> Any:
+        function.__qualname__ = "_".join([function.__qualname__, *map(str, parts)])
+        return function
+
+    return rename
+
+
 def inline(function: Any) -> Any:
     """A helper of kernels, compiled for each dtype with the fast-math that is allowed."""
     return numba.njit(fastmath=FLAGS, nogil=True, error_model="numpy")(function)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fastbp.simd import linking
-from fastbp.simd.abi import span
+from fastbp.simd.abi import distinct, span
 from fastbp.simd.gemm import gemm
 
 PROGRAM = """
@@ -64,3 +64,14 @@ def test_a_function_is_registered_once_under_its_name_and_dtype(dtype: str, monk
 def test_python_cannot_call_it_by_its_name() -> None:
     with pytest.raises(TypeError, match="gemm is called from compiled kernels only"):
         gemm(None, *range(14))
+
+
+def test_each_form_has_a_name_of_its_own() -> None:
+    def make(vectors: int) -> object:
+        @distinct("wide", vectors)
+        def product() -> int:
+            return vectors
+
+        return product
+
+    assert len({make(vectors).__qualname__ for vectors in (1, 2, 3)}) == 3  # type: ignore[attr-defined]
