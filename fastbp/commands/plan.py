@@ -9,7 +9,7 @@ from typing import Any
 from fastbp.commands.options import add_model_options, add_run_options, chosen_batch, chosen_config
 from fastbp.graph.decoder import ITEMSIZE, decoder_graph, parameter_shapes
 from fastbp.memory.flat import FlatShapes
-from fastbp.memory.layout import lay_out
+from fastbp.memory.layout import lay_out, require_plannable
 from fastbp.policy.named import make_plan
 from fastbp.report.plan import plan_json, plan_lines
 from fastbp.run.backend import choose_backend
@@ -29,6 +29,7 @@ def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
     backend = choose_backend(options.backend)
     workers = choose_workers(options.workers, decoder_graph(config, batch).products_per_pass)
     graph = decoder_graph(config, batch, workers=choose_parts(workers) if backend.compiled else 0, dtype=options.dtype)
+    require_plannable(graph)
     simulation = simulate(training_schedule(graph, make_plan(graph, options.policy)))
     layout = lay_out(simulation)
     whole = lay_out(simulate(training_schedule(graph, make_plan(graph, "save_all"))))

@@ -16,10 +16,11 @@ import numpy as np
 
 from fastbp.base.errors import DoesNotFit
 from fastbp.base.units import format_bytes
+from fastbp.graph.graph import Graph
 from fastbp.schedule.simulate import Buffer, Simulation
 
 REPAIRS = 60
-LARGEST_BYTES = 1 << 60
+LARGEST_BYTES = 1 << 50
 """More than any machine has; offsets and their sums stay within 64 bits."""
 
 
@@ -42,8 +43,7 @@ def lay_out(simulation: Simulation) -> Layout:
     """The layout of a schedule's buffers. Raises DoesNotFit for more than any machine has."""
     buffers = simulation.buffers
     if sum(buffer.nbytes for buffer in buffers) > LARGEST_BYTES:
-        peak = format_bytes(simulation.peak_bytes)
-        raise DoesNotFit(f"the plan needs {peak} of activations: take a smaller --batch, --context or decoder")
+        raise _too_large(simulation.peak_bytes)
     born = np.array([buffer.born for buffer in buffers])
     dies = np.array([buffer.dies for buffer in buffers])
     sizes = np.array([buffer.nbytes for buffer in buffers])
@@ -63,6 +63,19 @@ def lay_out(simulation: Simulation) -> Layout:
             break
     assert best is not None
     return Layout(buffers, tuple(int(offset) for offset in best), size, bound)
+
+
+def require_plannable(graph: Graph) -> None:
+    """Raises DoesNotFit for a graph whose activations no machine holds, before minutes go into its schedule."""
+    total = sum(graph.bytes_of(tensor.name) for tensor in graph.activations)
+    if total > LARGEST_BYTES:
+        raise _too_large(total)
+
+
+def _too_large(nbytes: int) -> DoesNotFit:
+    return DoesNotFit(
+        f"the plan needs {format_bytes(nbytes)} of activations: take a smaller --batch, --context or decoder"
+    )
 
 
 def _orders(born: np.ndarray, dies: np.ndarray, sizes: np.ndarray) -> Sequence[np.ndarray]:
