@@ -89,6 +89,7 @@ cdef extern from *:
     static double fastbp_number(const int64_t *at) { double x; memcpy(&x, at, sizeof x); return x; }
 
     enum { ADAMW_PART = 4096 };
+    static const double SMALLEST_SCALE = 1e-30; /* as in fastbp/ops/adamw.py */
 
     #if defined(__x86_64__)
     #define FASTBP_HAS(feature) (__builtin_cpu_init(), __builtin_cpu_supports(feature) != 0)
@@ -103,6 +104,7 @@ cdef extern from *:
     static int fastbp_has_avx512bw(void) { return FASTBP_HAS("avx512bw"); }
     """
     const int64_t ADAMW_PART
+    const double SMALLEST_SCALE
     double number "fastbp_number"(const int64_t *at) noexcept nogil
     bint has_avx2 "fastbp_has_avx2"()
     bint has_fma "fastbp_has_fma"()
@@ -690,6 +692,9 @@ cdef void adamw_forward(const int64_t *args, int64_t worker, int64_t workers) no
         scale = hyper[7] / (total + 1e-6)
     start = share(Z, worker, workers, 16)
     stop = share(Z, worker + 1, workers, 16)
+    if scale < SMALLEST_SCALE:
+        scale /= SMALLEST_SCALE
+        multiply(g + start, splat(<real>SMALLEST_SCALE), stop - start)
     middle = least(K if K > start else start, stop)
     adamw_step(hyper, <real>scale, <real>hyper[4], p + start, g + start, m + start, v + start, middle - start)
     adamw_step(hyper, <real>scale, 0, p + middle, g + middle, m + middle, v + middle, stop - middle)

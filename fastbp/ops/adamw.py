@@ -42,12 +42,23 @@ def forward(d, hyper, p, g, m, v, partials, norm):
     g[:] = 0
 
 
+SMALLEST_SCALE = 1e-30
+"""A clipping factor below this is applied in two steps: in float32 it could be denormal, and count as 0."""
+
+
 @inline
 def _square_sum(g):
     total = 0.0
     for i in range(g.size):
         total += np.float64(g[i]) * np.float64(g[i])
     return total
+
+
+@inline
+def _shrink(args, g):
+    """The first step of a tiny factor. A loop of its own: the two factors must not be multiplied first."""
+    for i in range(g.size):
+        g[i] *= cast(args, SMALLEST_SCALE)
 
 
 @inline
@@ -84,11 +95,16 @@ def numba_forward(args, worker, workers):
     if not np.isfinite(norm):
         return
     scale = min(1.0, hyper[7] / (norm + 1e-6)) if hyper[7] > 0 else 1.0
+    tiny = scale < SMALLEST_SCALE
+    if tiny:
+        scale /= SMALLEST_SCALE
     start, stop = share(Z, worker, workers, 16)
     middle = min(max(K, start), stop)
     for part in range(2):
         a, size = (start, middle - start) if part == 0 else (middle, stop - middle)
         decay = cast(args, hyper[4] if part == 0 else 0.0)
+        if tiny:
+            _shrink(args, span(args, g, a, size))
         _step(
             args, hyper, cast(args, scale), decay,
             span(args, p, a, size), span(args, g, a, size), span(args, m, a, size), span(args, v, a, size),
