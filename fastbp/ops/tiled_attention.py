@@ -8,8 +8,8 @@ Saved: lse (B, H, T), 4H bytes a token in float32; backward reads q, k, v, O and
 for T·C FLOPs a token. Tiles that the mask hides are skipped. Forward goes on from chunk to chunk with the largest score
 so far: where it grows, what was summed is scaled down. Σ dP∘P = Σ dO∘O, so no row needs its whole dP first.
 A worker's scratch holds a head's rows and tiles of K × 48 scores. fastbp/_attention.h tells how tiles lie, and
-fastbp/simd/attention.py has the vector code. Forward shares blocks of heads among workers, backward heads. Every element
-is one chain of multiply-adds, dK and dV in the order of the queries, and blocks and chunks depend on T alone.
+fastbp/simd/attention.py has the vector code. Forward shares blocks of heads among workers, backward heads; an element
+is one chain of multiply-adds, in dK and dV in the order of the queries, and blocks and chunks depend on T alone.
 Source: Dao et al. 2022, §3.1 and appendix B; Milakov and Gimelshein 2018 for the running maximum.
 """
 
