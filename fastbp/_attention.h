@@ -426,10 +426,11 @@ static __attribute__((unused)) void attend(
 
 /* ---- backward ----------------------------------------------------------------------------------------------------- */
 
-/* A worker's scratch in a backward call. What may lie in place has its row's elements beside it. */
+/* A worker's scratch in a backward call. What may lie in place has its row's elements beside it. `coming` are the rows of
+   dqkv that were not fetched yet. */
 typedef struct {
-    const real *k, *v, *query_rows, *dout_rows;
-    int64_t row, dout_row;
+    const real *k, *v, *query_rows, *dout_rows, *coming;
+    int64_t row, dout_row, rows_coming;
     real *dk, *dv;
     real *k_copy, *v_copy, *dk_copy, *dv_copy, *query_copy, *dout_copy;
     real *query, *dout, *dq, *p, *ds, *lse, *delta, *square;
@@ -524,20 +525,37 @@ static void clear_hidden(int64_t rows, int64_t key, real *p, real *ds) {
     }
 }
 
+/* Fetches the next rows of dqkv, two at a time between products: a head's rows lie too far apart for the hardware to see
+   them coming, and when they are written at last each line would be waited for. */
+INLINE void fetch_ahead(Head head, Backward *w, int64_t C) {
+    for (int64_t i = least(2, w->rows_coming); i > 0; i--, w->rows_coming--, w->coming += 3 * C)
+        for (int64_t c = 0; c < 3 * C; c += C)
+            for (int64_t j = 0; j < head.D; j += 64 / REAL_BYTES)
+                __builtin_prefetch(w->coming + c + j, 1, 2);
+}
+
 /* A block against the keys of one strip: adds to dK, dV and dQᵀ. `queries` are the block's that exist. */
-static void attend_backward_strip(Head head, Backward w, Strip strip, int64_t q0, int64_t vectors, int64_t queries) {
+static void attend_backward_strip(
+    Head head, Backward *state, Strip strip, int64_t q0, int64_t vectors, int64_t queries, int64_t C)
+{
+    const Backward w = *state;
     const int64_t rows = strip.hi - strip.lo, at = strip.f * LANES, keys = strip.lo * w.row, count = vectors - strip.f;
     const int64_t columns = head.width / LANES;
     real *p = w.p + at, *ds = w.ds + at;
     strip_product(count, rows, head.D, w.k + keys, w.row, 1, w.query + at, BLOCK, p, BLOCK, 0);
+    fetch_ahead(head, state, C);
     strip_product(count, rows, head.D, w.v + keys, w.row, 1, w.dout + at, BLOCK, ds, BLOCK, 0);
+    fetch_ahead(head, state, C);
     BY_VECTORS(count, slope, rows, head, p, ds, w.lse + at, w.delta + at);
     if (strip.lo >= q0)
         clear_hidden(rows, strip.lo - q0 - at, p, ds);
     wide_product(
         columns, rows, queries - at, p, BLOCK, 1, w.dout_rows + at * w.dout_row, w.dout_row, w.dv + keys, w.row, 1);
+    fetch_ahead(head, state, C);
     wide_product(columns, rows, queries - at, ds, BLOCK, 1, w.query_rows + at * w.row, w.row, w.dk + keys, w.row, 1);
+    fetch_ahead(head, state, C);
     strip_product(count, head.D, rows, w.k + keys, 1, w.row, ds, BLOCK, w.dq + at, BLOCK, strip.lo > 0);
+    fetch_ahead(head, state, C);
 }
 
 static void attend_backward_head(
@@ -545,6 +563,8 @@ static void attend_backward_head(
 {
     const int64_t T = head.T, D = head.D, wide = 3 * C;
     place_head(head, &w, q + C, dq + C, C);
+    w.coming = dq;
+    w.rows_coming = T;
     for (int64_t block = 0; block < blocks_of(T); block++) {
         const int64_t start = block_start(T, block), vectors = block_start(T, block + 1) - start;
         const int64_t q0 = start * LANES, stop = least(q0 + vectors * LANES, T);
@@ -553,7 +573,7 @@ static void attend_backward_head(
             for (int64_t s = 0; s <= vectors; s++) {
                 const Strip strip = strip_of(T, q0, s, begin, least(begin + head.chunk, stop));
                 if (strip.lo < strip.hi)
-                    attend_backward_strip(head, w, strip, q0, vectors, stop - q0);
+                    attend_backward_strip(head, &w, strip, q0, vectors, stop - q0, C);
             }
         transpose_out(stop - q0, D, w.dq, BLOCK, dq + q0 * wide, wide, w.square);
     }

@@ -28,8 +28,8 @@ class DecoderConfig:
     feed_forward_bias: bool = True
     eps: float = 1e-5
     gelu: str = "tanh"
-    attention: str = "materialised"
-    """materialised: the weights P are saved, T numbers a head and token. tiled: one number a head and token is."""
+    attention: str = "tiled"
+    """tiled: one number a head and token is saved. materialised: the weights P are, T numbers a head and token."""
     scaled_init: bool = True
     """Divide the initial spread of what writes to the residual stream by √(2·blocks), as GPT-2 does."""
 
@@ -103,7 +103,7 @@ DATA_VOCAB = 65
 
 PRESETS: dict[str, DecoderConfig] = {
     "seed": DecoderConfig(
-        2, 16, 2, 32, 8, 64, positions="sinusoidal", attention_bias=False, scaled_init=False
+        2, 16, 2, 32, 8, 64, positions="sinusoidal", attention_bias=False, attention="materialised", scaled_init=False
     ),
     "small": DecoderConfig(4, 128, 4, 512, 64, DATA_VOCAB),
     "medium": DecoderConfig(6, 384, 6, 1536, 256, 256),

@@ -1,14 +1,16 @@
-"""Causal attention in bands of queries that keeps one number a head and token, and no T × T array.
+"""Causal attention in tiles that keeps one number a head and token, and no T × T array.
 
-    forward   S = Q·Kᵀ/√D causal;  lse = log Σ exp S;  O = exp(S − lse)·V            a band of R queries at a time
+    forward   S = Q·Kᵀ/√D causal;  lse = log Σ exp S;  O = exp(S − lse)·V     blocks of queries against chunks of K keys
     backward  P = exp(S − lse) again;  dV = Pᵀ·dO;  dP = dO·Vᵀ;  δ = Σ dO∘O a row;  dS = P ∘ (dP − δ)/√D;
               dQ = dS·K;  dK = dSᵀ·Q
 
-Saved: lse (B, H, T), 4H bytes a token in float32; backward reads q, k, v, O and lse and computes the band's S again,
-for 2·T·C FLOPs a token (half of the square is skipped). A band's scores stay in the worker's scratch, in L2.
-Σ dP∘P = Σ dO∘O, so no row needs its whole dP first. Workers share the heads of the sequences; dK and dV grow band by
-band in the order of the queries, one chain an element.
-Source: Dao et al. 2022, §3.1 and appendix B.
+Saved: lse (B, H, T), 4H bytes a token in float32; backward reads q, k, v, O and lse and computes a tile's S again,
+for T·C FLOPs a token. Tiles that the mask hides are skipped. Forward goes on from chunk to chunk with the largest score
+so far: where it grows, what was summed is scaled down. Σ dP∘P = Σ dO∘O, so no row needs its whole dP first.
+A worker's scratch holds a head's rows and tiles of K × 48 scores. fastbp/_attention.h tells how tiles lie, and
+fastbp/simd/attention.py has the vector code. Forward shares blocks of heads among workers, backward heads; an element
+is one chain of multiply-adds, in dK and dV in the order of the queries, and blocks and chunks depend on T alone.
+Source: Dao et al. 2022, §3.1 and appendix B; Milakov and Gimelshein 2018 for the running maximum.
 """
 
 from __future__ import annotations
@@ -136,8 +138,8 @@ def _block_start(args, T, block):
 
 @inline
 def _strip(args, T, q0, i, begin, end):
-    """The vector f and the keys lo … hi of a chunk that the vectors from f on see alone. Strip 0 is the past, which all queries
-    see whole; strip i > 0 lies on the diagonal of vector f = i − 1."""
+    """The vector f and the keys lo … hi of a chunk that the vectors from f on see alone. Strip 0 is the past, which all
+    queries see whole; strip i > 0 lies on the diagonal of vector f = i − 1."""
     length = lanes(args)
     if i == 0:
         return 0, begin, min(q0, T, end)
@@ -189,7 +191,7 @@ def _attend_chunk(args, T, D, q0, vectors, begin, end, keys, work, power):
 @inline
 def _attend_block(args, T, C, D, block, q, o, sums, chunk, keys, work):
     """O and log Σ exp of one block of queries."""
-    query, out, s, peak, last, total, spare = work
+    query, out, _, peak, last, total, _ = work
     size, length = itemsize(args), lanes(args)
     first = _block_start(args, T, block)
     vectors = _block_start(args, T, block + 1) - first
@@ -226,7 +228,7 @@ def _forward_share(heads, blocks, worker, workers):
 
 @inline
 def _place_keys(args, keys, C, D, k, copies):
-    """K and V of a head and the elements from row to row: in place, or copied where rows are far apart or fill no vector."""
+    """K and V of a head and the elements from row to row: in place, or copied where they are many or fill no vector."""
     size, width = itemsize(args), (D + lanes(args) - 1) // lanes(args) * lanes(args)
     k_copy, v_copy = copies
     if k_copy == 0:

@@ -1,9 +1,9 @@
 """The vector code of tiled attention: products of strips, and what happens to scores lane by lane.
 
 Scores are held transposed, Sᵀ (keys, queries): a vector holds one key's scores of several queries, so a query's softmax
-stays in its lane. A strip is some keys against 1, 2 or 3 vectors of queries, its rows `BLOCK_VECTORS` vectors apart. Each
-loop over its rows, or over a product's depth, is one intrinsic, as in fastbp/simd/microkernel.py. Addresses and strides are
-bytes. An element of a product is one chain of fused multiply-adds. The twin of fastbp/_attention.h.
+stays in its lane. A strip is some keys against 1, 2 or 3 vectors of queries, its rows `BLOCK_VECTORS` vectors apart.
+Each loop over its rows, or over a product's depth, is one intrinsic, as in fastbp/simd/microkernel.py. Addresses and
+strides are bytes. An element of a product is one chain of fused multiply-adds. The twin of fastbp/_attention.h.
 
 The products take seconds to compile, so they are compiled once for each dtype and called as a C function by name:
 `register_strips` must have run before a kernel that uses them is compiled or loaded from the cache.
@@ -81,7 +81,7 @@ class _Code:
         self, count: Any, moving: Sequence[tuple[Any, Any]], carried: Sequence[Any],
         body: Callable[[list[Any], list[Any]], list[Any]],
     ) -> list[Any]:  # fmt: skip
-        """Runs `body` `count` ≥ 1 times: on addresses, each moved on by its stride, and on values that it carries on."""
+        """Runs `body` `count` ≥ 1 times on addresses, each moved on by its stride, and on values that it carries on."""
         builder, before = self.builder, self.builder.block
         loop, done = builder.append_basic_block("rows"), builder.append_basic_block("done")
         builder.branch(loop)
@@ -274,8 +274,8 @@ def _strip_product(args, vectors, rows, depth, a, a_row, a_col, b, b_row, c, c_r
 
 
 def _lane_loop(emit: Callable[..., None]) -> Any:
-    """A function (args, vectors, rows, a, b, c, d, x, y) for kernels: the loop that `emit` writes, for 1, 2 or 3 vectors, on
-    four addresses and two numbers, which arrive as vectors."""
+    """A function (args, vectors, rows, a, b, c, d, x, y) for kernels: the loop that `emit` writes, for 1, 2 or 3
+    vectors, on four addresses and two numbers, which arrive as vectors."""
 
     @cache
     def form(vectors: int, size: int) -> Any:
@@ -296,7 +296,7 @@ def _lane_loop(emit: Callable[..., None]) -> Any:
     def run(args, vectors, rows, a, b, c, d, x, y):
         raise TypeError("compiled code only")
 
-    # Without fast-math of its own it would inherit its caller's, and what exp2 adds and takes away again would be dropped.
+    # Without fast-math of its own it would inherit its caller's, and what exp2 adds and takes away would be dropped.
     @overload(run, jit_options={"nogil": True, "fastmath": {"contract"}})
     def choose(args, vectors, rows, a, b, c, d, x, y):
         loop1, loop2, loop3 = (form(vectors, 4 if args.dtype == types.float32 else 8) for vectors in (1, 2, 3))
@@ -386,8 +386,8 @@ def take_peak(args, vectors, rows, s, peak):
 
 @numba.njit(nogil=True)
 def weigh(args, vectors, rows, s, peak, total, power):
-    """S becomes 2^(power · (S − peak)), and total grows by it. The difference comes first: one rounding of power · S less
-    the peak's product can leave the largest score above 0."""
+    """S becomes 2^(power · (S − peak)), and total grows by it. The difference comes first: one rounding of power · S
+    less the peak's product can leave the largest score above 0."""
     _weigh(args, vectors, rows, s, peak, total, 0, power, cast(args, 0))
 
 

@@ -222,7 +222,7 @@ def test_a_kernel_is_announced_before_it_is_compiled(monkeypatch: pytest.MonkeyP
     assert heard[0] == "embedding forward"
     heard.clear()
     replace(binder(decoder, "numba"), progress=heard.append, _offsets={}).program()
-    assert "attention backward" in heard
+    assert "tiled_attention backward" in heard
     assert "residual forward" in heard
 
 

@@ -23,7 +23,7 @@ from fastbp.schedule.simulate import simulate
 
 def graph(blocks: int, vocab: int = 16) -> Graph:
     """A small vocabulary makes the block the peak, a large one the head."""
-    return decoder_graph(DecoderConfig(blocks, 16, 2, 64, 16, vocab), 1, workers=0)
+    return decoder_graph(DecoderConfig(blocks, 16, 2, 64, 16, vocab, attention="materialised"), 1, workers=0)
 
 
 def short(name: str) -> str:

@@ -24,7 +24,7 @@ POLICIES = ("save_all", "full", "every(2)", "selective(core_attn, gelu)", "save_
 
 
 def graph(blocks: int = 2, vocab: int = 256, batch: int = 1, workers: int = 0) -> Graph:
-    return decoder_graph(DecoderConfig(blocks, 16, 2, 64, 16, vocab), batch, workers=workers)
+    return decoder_graph(DecoderConfig(blocks, 16, 2, 64, 16, vocab, attention="materialised"), batch, workers=workers)
 
 
 def schedule_of(policy: str, found: Graph) -> Schedule:
