@@ -92,7 +92,7 @@ def test_the_stated_errors_finely(backend: str, kind: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_ends(backend: str, dtype: str, kind: str) -> None:
-    """0 and x, slopes 0 and 1; NaN stays NaN, in its own lane; a denormal's half in NumPy, in a program it counts as 0."""
+    """0 and x, slopes 0 and 1; NaN stays NaN, in its own lane; a denormal's half, where it does not count as 0."""
     largest, tiny = float(np.finfo(dtype).max), float(np.finfo(dtype).smallest_subnormal)
     x = np.array([-np.inf, -largest, -1e20, np.nan, 1e20, largest, np.inf, 0.0, -0.0, 4 * tiny, -4 * tiny])
     y = np.array([0, 0, 0, np.nan, 1e20, largest, np.inf, 0, 0, 2 * tiny, -2 * tiny]).astype(dtype)
