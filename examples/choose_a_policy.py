@@ -13,7 +13,7 @@ tokens = random.integers(0, config.vocab, (12, config.context))
 reference = None
 
 print(f"{'policy':<28} {'peak bytes':>12} {'measured':>12} {'extra FLOPs':>12}  same bits")
-for policy in ("save_all", "selective(gelu, layernorm)", "selective(core_attn)", "every(2)", "full"):
+for policy in ("save_all", "selective(gelu, layernorm)", "selective(mlp)", "every(2)", "full"):
     decoder = Decoder(config, batch=12, policy=policy)
     decoder.initialise(seed=0)
     decoder.tokens[:] = tokens
