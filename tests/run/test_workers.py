@@ -24,7 +24,7 @@ from fastbp.run.program import Program
 from fastbp.run.workers import TASKS_A_WORKER, TINY_FLOPS, Workers, choose_parts, choose_workers
 
 BACKENDS = ("numpy", "numba", "cython")
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 300
 
 
 @pytest.fixture(autouse=True)
