@@ -74,12 +74,12 @@ INLINE void tile(const int rows, const int vectors, const int extra, int64_t dep
     UNROLL for (int i = 0; i < rows; i++)
         UNROLL for (int j = 0; j < vectors; j++)
             sum[i][j] = t->init ? load_whole(t->init + i * t->init_row + j * LANES) : (vec){0};
-    const int64_t parts = t->fetch_c ? vectors : 1;
+    const int64_t parts = t->fetch_c ? vectors : 1, piece = t->fetch_c ? depth / vectors : depth;
     for (int64_t part = 0; part < parts; part++, next += LANES) {
         if (t->fetch_c)
             UNROLL for (int i = 0; i < rows; i++)
                 __builtin_prefetch(next + i * t->c_row, 1);
-        for (int64_t left = depth * (part + 1) / parts - depth * part / parts; left > 0; left--) {
+        for (int64_t left = part < parts - 1 ? piece : depth - piece * (parts - 1); left > 0; left--) {
             vec y[TILE_VECTORS];
             UNROLL for (int j = 0; j < vectors; j++) {
                 y[j] = load_whole(b + j * LANES);
