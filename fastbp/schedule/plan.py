@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from fastbp.graph.graph import Graph
 
-LOGITS_BYTES = 32 << 20
+LOGITS_BYTES = 48 << 20
 """The most that the head's logits may take at once; the head runs in slices of rows that fit."""
 
 
