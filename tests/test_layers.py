@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 LAYERS = (
-    "__main__|cli|commands|report|train check|run|policy|memory|schedule|graph|ops data parallel|simd _kernels|base"
+    "__main__|cli|commands|report|train check|run|policy|memory|schedule|graph|kernels|"
+    "ops data parallel|simd _kernels|base"
 )
 HEIGHT = {package: -i for i, packages in enumerate(LAYERS.split("|")) for package in packages.split()}
 ROOT = Path(__file__).parents[1] / "fastbp"

@@ -14,8 +14,9 @@ class Late:
         self._module, self._name = module, name
 
     @cached_property
-    def _function(self) -> Any:
+    def function(self) -> Any:
+        """The function itself."""
         return getattr(import_module(self._module), self._name)
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        return self._function(*arguments, **options)
+        return self.function(*arguments, **options)

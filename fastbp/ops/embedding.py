@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from fastbp.base.late import Late
 from fastbp.ops.op import Op
-from fastbp.simd.abi import dim, int_span, itemsize, span
-from fastbp.simd.gemm import share
 
 
 def forward(d, tokens, table, positions, x):
@@ -29,34 +28,6 @@ def backward(d, dx, tokens, dtable, dpositions):
             dpositions += sequence
 
 
-def numba_forward(args, worker, workers):
-    N, T, C = dim(args, 1), dim(args, 2), dim(args, 3)
-    tokens, table, positions, x = dim(args, 5), dim(args, 6), dim(args, 7), dim(args, 8)
-    start, stop = share(N, worker, workers, 1)
-    for n in range(start, stop):
-        row = span(args, x, n * C, C)
-        token = span(args, table, int_span(args, tokens, n, 1)[0] * C, C)
-        position = span(args, positions, n % T * C, C)
-        for c in range(C):
-            row[c] = token[c] + position[c]
-
-
-def numba_backward(args, worker, workers):
-    N, T, C = dim(args, 1), dim(args, 2), dim(args, 3)
-    dx, tokens, dtable, dpositions = dim(args, 5), dim(args, 6), dim(args, 7), dim(args, 8)
-    start, stop = share(C, worker, workers, 64 // itemsize(args))
-    width = stop - start
-    for n in range(N):
-        row = span(args, dx, n * C + start, width)
-        token = span(args, dtable, int_span(args, tokens, n, 1)[0] * C + start, width)
-        for c in range(width):
-            token[c] += row[c]
-        if dpositions:
-            position = span(args, dpositions, n % T * C + start, width)
-            for c in range(width):
-                position[c] += row[c]
-
-
 OP = Op(
     name="embedding",
     dims=("N", "T", "C", "V"),
@@ -67,8 +38,8 @@ OP = Op(
     backward_reads=("tokens",),
     forward=forward,
     backward=backward,
-    numba_forward=numba_forward,
-    numba_backward=numba_backward,
+    numba_forward=Late("fastbp.kernels.embedding", "numba_forward"),
+    numba_backward=Late("fastbp.kernels.embedding", "numba_backward"),
     pointwise=lambda d: (d.N * d.C, 2 * d.N * d.C),
     traffic=lambda d: (3 * d.N * d.C, 5 * d.N * d.C),  # of the table and its gradient, the tokens' rows alone
 )

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fastbp.base.dims import Dims, letters, shape_of, size_of
+from fastbp.base.late import Late
 
 Shapes = Mapping[str, str]
 NumpyKernel = Callable[..., None]
@@ -153,7 +154,9 @@ class Op:
         return self.forward if direction == "forward" else self.backward
 
     def numba_kernel(self, direction: str) -> Callable[..., Any] | None:
-        return self.numba_forward if direction == "forward" else self.numba_backward
+        """The kernel's Python function; this imports Numba where it is kept for late."""
+        kernel = self.numba_forward if direction == "forward" else self.numba_backward
+        return kernel.function if isinstance(kernel, Late) else kernel
 
     def phases(self, direction: str) -> int:
         return self.forward_phases if direction == "forward" else self.backward_phases

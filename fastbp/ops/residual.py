@@ -12,26 +12,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from fastbp.base.late import Late
 from fastbp.ops.op import Op
-from fastbp.simd.abi import add, copy, dim, span
-from fastbp.simd.gemm import share
 
 
 def forward(d, x, f, y):
     np.add(x, f, out=y)
-
-
-def numba_forward(args, worker, workers):
-    start, stop = share(dim(args, 1) * dim(args, 2), worker, workers, 16)
-    size = stop - start
-    x, f, y = dim(args, 3), dim(args, 4), dim(args, 5)
-    total = span(args, y, start, size)
-    if y == f:
-        add(span(args, x, start, size), total, size)
-        return
-    if y != x:
-        copy(span(args, x, start, size), total, size)
-    add(span(args, f, start, size), total, size)
 
 
 OP = Op(
@@ -43,7 +29,7 @@ OP = Op(
     passes_gradient=("x", "f"),
     forward=forward,
     backward=None,
-    numba_forward=numba_forward,
+    numba_forward=Late("fastbp.kernels.residual", "numba_forward"),
     numba_backward=None,
     forward_in_place={"y": "f"},
     pointwise=lambda d: (d.N * d.C, d.N * d.C),

@@ -6,19 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fastbp.base.errors import InputError, nearest
+from fastbp.base.late import Late
 from fastbp.run.blocking import Blocking
 from fastbp.run.cython_backend import address as cython_address
 from fastbp.run.cython_backend import fused_address as cython_fused_address
 from fastbp.run.cython_backend import instruction_set, module
 from fastbp.run.cython_backend import set_blocking as set_cython_blocking
-from fastbp.run.numba_backend import address as numba_address
-from fastbp.run.numba_backend import set_blocking as set_numba_blocking
-from fastbp.simd.target import TARGET
 
 BACKENDS = ("auto", "numba", "cython", "numpy")
 
-VECTOR_BYTES = {"avx512": 64, "avx2": 32, "baseline": 16}
-"""Width of the registers that the Cython modules of an instruction set use."""
+numba_address = Late("fastbp.run.numba_backend", "address")
+set_numba_blocking = Late("fastbp.run.numba_backend", "set_blocking")
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class Backend:
     def address(self, op_name: str, direction: str, dtype: str, progress: Callable[[str], None] | None = None) -> int:
         """The address of a compiled kernel."""
         if self.name == "numba":
-            return numba_address(op_name, direction, dtype, progress)
+            return int(numba_address(op_name, direction, dtype, progress))
         return cython_address(op_name, direction, dtype)
 
     def set_blocking(self, blocking: Blocking, dtype: str) -> None:
@@ -53,16 +51,16 @@ class Backend:
 def auto_choice() -> tuple[str, str]:
     """The backend that `auto` takes for every op, and why.
 
-    Cython, since `fastbp bench` finds it level with Numba at products and ahead at the rest, and it needs no
-    warm-up; Numba where the modules at hand do not use the whole width of this CPU's vectors.
+    Cython: `fastbp bench` finds it level with Numba at products and level or ahead at the rest, it needs no warm-up,
+    and its modules use the widest vectors that the CPU has. Numba where they do not load.
     """
     try:
-        built = instruction_set()
+        return (
+            "cython",
+            f"as fast as numba or faster at every op, and built for {instruction_set()} as this CPU wants it",
+        )
     except ImportError as error:
         return "numba", f"the cython modules do not load: {error}"
-    if VECTOR_BYTES[built] >= TARGET.vector_bytes:
-        return "cython", f"as fast as numba or faster at every op, and built for {built} as this CPU wants it"
-    return "numba", f"cython is built for {built} here, this CPU's vectors are wider ({TARGET.name})"
 
 
 def choose_backend(name: str) -> Backend:

@@ -14,7 +14,7 @@ from typing import Any
 
 from fastbp.run.cache import cache_root
 from fastbp.run.cpu_name import cpu_name
-from fastbp.simd.target import DEPTH, PANELS, ROWS
+from fastbp.simd.scratch import DEPTH, PANELS, ROWS
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from fastbp.simd.abi import KERNEL
 from fastbp.simd.attention import register_strips
 from fastbp.simd.block_sizes import set_block_sizes
 from fastbp.simd.gemm import register_gemm
+from fastbp.simd.product import numba_product
 
 Progress = Callable[[str], None]
 _compiled: dict[tuple[str, str], Any] = {}
@@ -34,8 +35,8 @@ def source_hash() -> str:
     """A hash of every source file that a kernel is compiled from and of Numba's version."""
     digest = hashlib.sha256(numba.__version__.encode())
     package = Path(__file__).parent.parent
-    for path in sorted([*package.glob("ops/*.py"), *package.glob("simd/*.py")]):
-        digest.update(path.name.encode() + path.read_bytes())
+    for path in sorted([path for folder in ("ops", "kernels", "simd") for path in package.glob(f"{folder}/*.py")]):
+        digest.update(path.parent.name.encode() + path.name.encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 
 
@@ -98,3 +99,8 @@ def _use_remembered_blocking(dtype: str) -> None:
 def set_blocking(blocking: Blocking, dtype: str) -> None:
     """Blocks of products in every later run."""
     set_block_sizes(dtype, *astuple(blocking))
+
+
+def product_address(dtype: str) -> int:
+    """The kernel that is one product, for measuring."""
+    return kernel_address("product", numba_product, dtype)

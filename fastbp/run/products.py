@@ -13,18 +13,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fastbp.base.dims import Dims
+from fastbp.base.late import Late
 from fastbp.memory.arena import aligned_bytes
 from fastbp.policy.named import short_name
 from fastbp.run.backend import Backend
 from fastbp.run.cython_backend import kernel_address as cython_address
 from fastbp.run.instruction import Instruction
-from fastbp.run.numba_backend import kernel_address as numba_address
 from fastbp.run.program import Program
 from fastbp.schedule.actions import Backward, Forward
 from fastbp.schedule.effects import sliced_dims
 from fastbp.schedule.schedule import Schedule
-from fastbp.simd.product import numba_product
-from fastbp.simd.target import panel_elements
+from fastbp.simd.scratch import panel_elements
+
+numba_product_address = Late("fastbp.run.numba_backend", "product_address")
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ class ProductBench:
 
     def _address(self) -> int:
         if self._backend.name == "numba":
-            return numba_address("product", numba_product, self._dtype)
+            return int(numba_product_address(self._dtype))
         return cython_address("product", self._dtype)
 
     def _row(self, p: Product) -> tuple[int, ...]:

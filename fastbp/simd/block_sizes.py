@@ -14,7 +14,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from fastbp.simd.abi import I64
-from fastbp.simd.target import DEPTH, PANELS, ROWS
+from fastbp.simd.scratch import DEPTH, PANELS, ROWS
 
 _sizes = {dtype: np.array([DEPTH, ROWS, PANELS], np.int64) for dtype in ("float32", "float64")}
 

@@ -17,7 +17,8 @@ from fastbp.simd.block_sizes import block_depth, block_rows
 from fastbp.simd.linking import linked
 from fastbp.simd.microkernel import FETCH_A, PACK_A, PACK_B, tile
 from fastbp.simd.packing import pack_columns, pack_rows
-from fastbp.simd.target import ROWS, TARGET
+from fastbp.simd.scratch import ROWS
+from fastbp.simd.target import TARGET
 
 FAR_BYTES = 2048
 """Columns of A further apart than this are out of reach of the hardware's prefetching."""

@@ -15,7 +15,8 @@ from scipy.special import erfc, expit
 from trial import outcome
 
 from fastbp.base.dims import Dims
-from fastbp.ops.gelu import CUBIC, DENSITY, TWICE_ROOT
+from fastbp.kernels.gelu import DENSITY
+from fastbp.ops.gelu import CUBIC, TWICE_ROOT
 
 COMPILED = [name for name in BACKENDS if name != "numpy"]
 KINDS = ["tanh", "erf"]

@@ -20,7 +20,8 @@ from fastbp.simd import blocks, gemm
 from fastbp.simd.abi import KERNEL, dim, itemsize
 from fastbp.simd.gemm import share, shared_gemm
 from fastbp.simd.microkernel import FORMS, forms
-from fastbp.simd.target import AVX2, AVX512, DEPTH, GENERIC, PANELS, ROWS, TARGET, panel_elements
+from fastbp.simd.scratch import DEPTH, PANELS, ROWS, panel_elements
+from fastbp.simd.target import AVX2, AVX512, GENERIC, TARGET
 
 NEAR, FAR = 3, 2100
 """Elements between the rows of a matrix: with the latter, columns of A lie far apart and a C of many rows is large."""

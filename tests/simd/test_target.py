@@ -11,20 +11,9 @@ import llvmlite.binding as llvm
 import pytest
 
 import fastbp
-from fastbp.simd import blocks, gemm, microkernel, target
-from fastbp.simd.target import (
-    AVX2,
-    AVX512,
-    DEPTH,
-    GENERIC,
-    PANELS,
-    ROWS,
-    TARGET,
-    Target,
-    host_target,
-    panel_elements,
-    vector_length,
-)  # fmt: skip
+from fastbp.simd import blocks, gemm, microkernel, scratch, target
+from fastbp.simd.scratch import DEPTH, PANELS, ROWS, panel_elements
+from fastbp.simd.target import AVX2, AVX512, GENERIC, TARGET, Target, host_target, vector_length
 
 over_targets = pytest.mark.parametrize("one", [AVX512, AVX2, GENERIC], ids=lambda one: one.name)
 
@@ -119,7 +108,7 @@ def test_the_c_product_has_the_same_constants() -> None:
     header = (Path(fastbp.__file__).parent / "_gemm.h").read_text()
     defined = dict(re.findall(r"#define (\w+) +(.*?) *(?:/\*.*)?\n", header))
     twins = {
-        target: ("DEPTH", "ROWS", "PANELS"), blocks: ("FAR_BYTES", "CACHED_BYTES"), gemm: ("FEW_ROWS",),
+        scratch: ("DEPTH", "ROWS", "PANELS"), blocks: ("FAR_BYTES", "CACHED_BYTES"), gemm: ("FEW_ROWS",),
         microkernel: ("AHEAD", "FAR_AHEAD", "PANEL_AHEAD"),
     }  # fmt: skip
     for module, names in twins.items():

@@ -1,0 +1,1 @@
+"""The ops' Numba kernels, one file an op; imported when Numba is asked for one."""
