@@ -9,7 +9,8 @@ from samples import BACKENDS, DTYPES, Sample
 from trial import Trial, distance, outcome, same_bits
 
 from fastbp.base.dims import Dims, shape_of
-from fastbp.ops.tiled_attention import CHUNK, IN_PLACE, OP
+from fastbp.kernels.tiled_attention import IN_PLACE
+from fastbp.ops.tiled_attention import CHUNK, OP
 
 each_backend = pytest.mark.parametrize("backend", BACKENDS)
 each_compiled = pytest.mark.parametrize("backend", BACKENDS[1:])

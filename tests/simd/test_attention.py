@@ -12,7 +12,8 @@ from numba import cfunc
 from trial import Fence
 
 import fastbp
-from fastbp.ops.tiled_attention import BLOCK, IN_PLACE
+from fastbp.kernels.tiled_attention import IN_PLACE
+from fastbp.ops.tiled_attention import BLOCK
 from fastbp.run import numba_backend
 from fastbp.run.program import Instructions
 from fastbp.simd.abi import KERNEL, dim
