@@ -36,11 +36,12 @@ def test_the_first_of_several_updates_is_not_counted(server: Path) -> None:
         assert found.rss_peak_bytes() > 1 << 20
 
 
-def test_a_slow_update_is_a_turn_of_its_own(server: Path) -> None:
-    server.write_text(ANSWERS.replace("[0.1]", "[5.0]"))
+@pytest.mark.parametrize(("seconds", "counted"), [(1.9, 2), (5.0, 1)])
+def test_slow_updates_have_short_turns(server: Path, seconds: float, counted: int) -> None:
+    server.write_text(ANSWERS.replace("[0.1]", f"[{seconds}]"))
     with Contender("a name", {}) as found:
         found.wait()
-        assert found.turn() == [0.0]
+        assert found.turn() == [1.0, 2.0][:counted]
 
 
 def test_a_process_that_fails_says_why(server: Path) -> None:
