@@ -29,8 +29,8 @@ PEERS = {
 """Libraries, and their contenders: how most people run them, and the settings that were found fastest at some size."""
 
 TURN_SECONDS = 0.3
-"""A turn is as many updates as fit, at least two, or one that takes over two seconds, behind one that is not counted: it
-finds its data in no cache, as no update in a row does."""
+"""A turn is as many updates as fit, at least two, or one that takes over two seconds, behind one that is not counted:
+it finds its data in no cache, as no update in a row does."""
 
 MOST_UPDATES = 500
 """Of a turn, however short they are."""
