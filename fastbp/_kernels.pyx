@@ -29,7 +29,6 @@ cdef extern from "_vector_math.h" nogil:
     real lane_sum(vec x)
     real lane_largest(vec x)
     double square_sum(const real *x, int64_t size)
-    vec vector_exp(vec x)
     vec vector_exp_scaled(vec x, vec scale)
     vec vector_sqrt(vec x)
 

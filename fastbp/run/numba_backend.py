@@ -84,8 +84,7 @@ def kernel_address(name: str, kernel: Any, dtype: str, progress: Progress | None
         with _numba_cache() as keep:
             _use_remembered_blocking(dtype)
             register_gemm(dtype, cache=keep)
-            if name.startswith("tiled_attention "):
-                register_strips(dtype, cache=keep)
+            register_strips(dtype, cache=keep)
             _compiled[key] = cfunc(KERNEL[dtype], cache=keep)(kernel)
     return int(_compiled[key].address)
 

@@ -15,15 +15,15 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-import llvmlite.binding as llvm
 import numba
 from llvmlite import ir
-from numba import cfunc, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, overload
 
 from fastbp.simd.abi import I64, cast, distinct, fma
 from fastbp.simd.emit import broadcast
+from fastbp.simd.linking import linked, register
 from fastbp.simd.target import AVX512, TARGET, vector_length
 
 BLOCK_VECTORS = 3
@@ -215,19 +215,7 @@ def _product_for(size: int) -> Any:
     return product
 
 
-_registered: dict[str, Any] = {}
-
-
-def _symbol(dtype: str) -> str:
-    return f"fastbp_strip_product_{dtype}"
-
-
-_SIGNATURES = {
-    dtype: types.void(types.CPointer(getattr(types, dtype)), *([types.int64] * 11)) for dtype in ("float32", "float64")
-}
-
-
-def _strip_entry(args, vectors, rows, depth, a, a_row, a_col, b, b_row, c, c_row, add):
+def strip_entry(args, vectors, rows, depth, a, a_row, a_col, b, b_row, c, c_row, add):
     _choose(args, vectors, rows, depth, a, a_row, a_col, b, b_row, c, c_row, add)
 
 
@@ -246,28 +234,16 @@ def _chosen(args, vectors, rows, depth, a, a_row, a_col, b, b_row, c, c_row, add
 
 
 def register_strips(dtype: str, cache: bool = True) -> None:
-    """Compiles the product of strips for a dtype, or loads it, and makes it known to the linker by name."""
-    if dtype not in _registered:
-        _registered[dtype] = cfunc(_SIGNATURES[dtype], cache=cache)(_strip_entry)
-        llvm.add_symbol(_symbol(dtype), _registered[dtype].address)
+    """Compiles the product of strips for a dtype, or loads it from the cache. Kernels are linked to it by name."""
+    register(strip_entry, dtype, cache)
 
 
+@linked(strip_entry)
 def strip_product(args, vectors, rows, depth, a, a_row, a_col, b, b_row, c, c_row, add):
     """C (rows, vectors) = A (rows, depth) · B (depth, vectors), or C += A·B where `add` is not 0.
 
     For use inside kernels; `args` tells the dtype. A has any strides; B and C are read and written in whole vectors.
     """
-    raise TypeError("strip_product is called from compiled kernels only")
-
-
-@overload(strip_product, jit_options={"nogil": True})
-def _strip_product(args, vectors, rows, depth, a, a_row, a_col, b, b_row, c, c_row, add):
-    external = types.ExternalFunction(_symbol(args.dtype.name), _SIGNATURES[args.dtype.name])
-
-    def call(args, vectors, rows, depth, a, a_row, a_col, b, b_row, c, c_row, add):
-        external(args, vectors, rows, depth, a, a_row, a_col, b, b_row, c, c_row, add)
-
-    return call
 
 
 # ---- lane by lane ----------------------------------------------------------------------------------------------------

@@ -112,6 +112,7 @@ def test_the_callers_numba_settings_come_back(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setattr(numba_backend, "_compiled", {})
     monkeypatch.setattr(numba_backend, "cfunc", compiled)
     monkeypatch.setattr(numba_backend, "register_gemm", lambda dtype, cache: seen.append((dtype, cache)))
+    monkeypatch.setattr(numba_backend, "register_strips", lambda dtype, cache: None)
     with pytest.raises(RuntimeError, match="no compiler today"):
         address("gelu", "forward", "float32")
     assert seen == [("float32", True), (str(cache_folder()), True)]
