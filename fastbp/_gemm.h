@@ -5,7 +5,7 @@
    columns do not fill a vector: where B's rows are contiguous, the first tile that runs against it copies it on its way;
    where B lies transposed, it is transposed before. A whose columns lie far apart is copied by the first panel's tiles.
    Later terms start from what C holds, so an element of C is one chain of multiply-adds in the order of k whatever the
-   blocking: the same bits for every split of the work. The twin of fastbp/simd/gemm.py. */
+   blocking: the same bits for every split of the work. The twin of fastbp/simd/blocks.py. */
 
 #ifndef FASTBP_GEMM_H
 #define FASTBP_GEMM_H
@@ -20,7 +20,7 @@
 #define TILE_VECTORS 2
 #endif
 
-/* As in fastbp/simd/target.py, which sizes the scratch: the most that a block may hold, and what it holds untuned. */
+/* As in fastbp/simd/scratch.py, which sizes it: the most that a block may hold, and what it holds untuned. */
 #define DEPTH 384
 #define ROWS 128
 #define PANELS 12

@@ -88,7 +88,7 @@ cdef extern from *:
     static double fastbp_number(const int64_t *at) { double x; memcpy(&x, at, sizeof x); return x; }
 
     enum { ADAMW_PART = 4096 };
-    static const double SMALLEST_SCALE = 1e-30; /* as in fastbp/ops/adamw.py */
+    static const double SMALLEST_SCALE = 1e-30; /* as in fastbp/kernels/adamw.py */
 
     #if defined(__x86_64__)
     #define FASTBP_HAS(feature) (__builtin_cpu_init(), __builtin_cpu_supports(feature) != 0)
