@@ -266,6 +266,49 @@ INLINE Strip strip_of(int64_t T, int64_t q0, int64_t s, int64_t begin, int64_t e
     return strip;
 }
 
+/* Where head `task` of all sequences' begins in an array like qkv, and in one like o. */
+INLINE int64_t qkv_start(int64_t task, int64_t T, int64_t C, int64_t H) { return task / H * T * 3 * C + task % H * (C / H); }
+
+INLINE int64_t o_start(int64_t task, int64_t T, int64_t C, int64_t H) { return task / H * T * C + task % H * (C / H); }
+
+/* ---- what is fetched ahead ---------------------------------------------------------------------------------------- */
+
+/* A head's rows lie too far apart in memory for the hardware to see them coming. So while one head is worked on the next
+   one's are fetched, a few between any two products: a row each of `streams` arrays, its `parts` C apart. */
+typedef struct {
+    struct {
+        const real *at;
+        int64_t row, parts;
+    } stream[4];
+    int64_t streams, rows, at_once, D, C;
+} Coming;
+
+/* `T` rows, spread over `products` products a strip; a head has at least as many strips as are counted here. */
+INLINE Coming coming_rows(int64_t T, int64_t D, int64_t C, int64_t products) {
+    const Coming coming = {
+        .rows = T, .at_once = ceiling(T, products * (vectors_of(T) + blocks_of(T) - 1)), .D = D, .C = C};
+    return coming;
+}
+
+INLINE void also_coming(Coming *coming, const real *at, int64_t row, int64_t parts) {
+    coming->stream[coming->streams].at = at;
+    coming->stream[coming->streams].row = row;
+    coming->stream[coming->streams++].parts = parts;
+}
+
+static __attribute__((noinline)) void fetch(Coming *coming) {
+    const int64_t rows = least(coming->at_once, coming->rows);
+    coming->rows -= rows;
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t s = 0; s < coming->streams; s++) {
+            const real *at = coming->stream[s].at;
+            coming->stream[s].at += coming->stream[s].row;
+            for (int64_t p = 0; p < coming->stream[s].parts; p++, at += coming->C)
+                for (int64_t j = 0; j < coming->D; j += 64 / REAL_BYTES)
+                    __builtin_prefetch(at + j, 0, 2);
+        }
+}
+
 /* ---- forward ------------------------------------------------------------------------------------------------------ */
 
 /* On the diagonal: scores of keys that a query does not see become −∞, then `peak` takes in the largest. `key` is the first
@@ -302,6 +345,7 @@ typedef struct {
     const real *k, *v;
     int64_t row;
     real *k_copy, *v_copy, *query, *out, *s, *peak, *last, *total, *square;
+    Coming coming;
 } Forward;
 
 INLINE Forward forward_scratch(Head head, real *at) {
@@ -341,7 +385,8 @@ static void rescale(Head head, Forward w, int64_t vectors) {
 }
 
 /* Scores, weights and Oᵀ of a block against the keys begin … end. */
-static void attend_chunk(Head head, Forward w, int64_t q0, int64_t vectors, int64_t begin, int64_t end) {
+static void attend_chunk(Head head, Forward *state, int64_t q0, int64_t vectors, int64_t begin, int64_t end) {
+    const Forward w = *state;
     for (int64_t i = 0; i <= vectors; i++) {
         const Strip strip = strip_of(head.T, q0, i, begin, end);
         const int64_t rows = strip.hi - strip.lo, at = strip.f * LANES, count = vectors - strip.f;
@@ -350,6 +395,7 @@ static void attend_chunk(Head head, Forward w, int64_t q0, int64_t vectors, int6
         if (rows <= 0)
             continue;
         strip_scores(count, rows, head.D, k, w.row, w.query + at, s, i ? NULL : w.peak);
+        fetch(&state->coming);
         if (i)
             hide(count, rows, strip.lo - q0 - at, s, w.peak + at);
     }
@@ -364,19 +410,18 @@ static void attend_chunk(Head head, Forward w, int64_t q0, int64_t vectors, int6
             continue;
         BY_VECTORS(count, weigh, rows, head.power, s, w.peak + at, w.total + at);
         strip_product(count, head.D, rows, v, 1, w.row, s, BLOCK, w.out + at, BLOCK, strip.lo > 0);
+        fetch(&state->coming);
     }
 }
 
 /* O and log Σ exp of one block of queries; K and V are in scratch up to its last query. */
 static void attend_block(
-    Head head, Forward w, int64_t block, const real *q, int64_t q_row, real *o, int64_t o_row, real *lse)
+    Head head, Forward *state, int64_t block, const real *q, int64_t q_row, real *o, int64_t o_row, real *lse)
 {
+    const Forward w = *state;
     const int64_t start = block_start(head.T, block), vectors = block_start(head.T, block + 1) - start;
     const int64_t q0 = start * LANES, stop = least(q0 + vectors * LANES, head.T);
     transpose_in(stop - q0, head.D, q + q0 * q_row, q_row, w.query, BLOCK, w.square);
-    for (int64_t i = q0; i < stop; i++) /* what is written last comes from far */
-        for (int64_t j = 0; j < head.D; j += 64 / REAL_BYTES)
-            __builtin_prefetch(o + i * o_row + j, 1, 2);
     for (int64_t j = 0; j < vectors * LANES; j += LANES) {
         store_whole(w.peak + j, splat((real)-INFINITY));
         store_whole(w.total + j, (vec){0});
@@ -384,7 +429,7 @@ static void attend_block(
     for (int64_t begin = 0; begin < stop; begin += head.chunk) {
         for (int64_t j = 0; j < vectors * LANES; j += LANES)
             store_whole(w.last + j, load_whole(w.peak + j));
-        attend_chunk(head, w, q0, vectors, begin, least(begin + head.chunk, stop));
+        attend_chunk(head, state, q0, vectors, begin, least(begin + head.chunk, stop));
     }
     for (int64_t j = 0; j < vectors * LANES; j += LANES) {
         const vec total = load_whole(w.total + j), inverse = splat(1) / total;
@@ -417,23 +462,28 @@ static __attribute__((unused)) void attend(
     for (; task < last_task || (task == last_task && block < last_block); task++, block = 0) {
         const int64_t end = task < last_task ? blocks : last_block;
         const int64_t keys = least(block_start(T, end) * LANES, T);
-        const real *q = qkv + task / H * T * 3 * C + task % H * head.D;
+        const real *q = qkv + qkv_start(task, T, C, H);
         place_keys(head, &w, keys, q + C, C);
+        w.coming = coming_rows(T, head.D, C, 2);
+        if (task + 1 < last_task + (last_block > 0)) {
+            also_coming(&w.coming, qkv + qkv_start(task + 1, T, C, H), 3 * C, 3);
+            also_coming(&w.coming, o + o_start(task + 1, T, C, H), C, 1);
+        }
         for (; block < end; block++)
-            attend_block(head, w, block, q, 3 * C, o + task / H * T * C + task % H * head.D, C, lse + task * T);
+            attend_block(head, &w, block, q, 3 * C, o + o_start(task, T, C, H), C, lse + task * T);
     }
 }
 
 /* ---- backward ----------------------------------------------------------------------------------------------------- */
 
-/* A worker's scratch in a backward call. What may lie in place has its row's elements beside it. `coming` are the rows of
-   dqkv that were not fetched yet. */
+/* A worker's scratch in a backward call. What may lie in place has its row's elements beside it. */
 typedef struct {
-    const real *k, *v, *query_rows, *dout_rows, *coming;
-    int64_t row, dout_row, rows_coming;
+    const real *k, *v, *query_rows, *dout_rows;
+    int64_t row, dout_row;
     real *dk, *dv;
     real *k_copy, *v_copy, *dk_copy, *dv_copy, *query_copy, *dout_copy;
     real *query, *dout, *dq, *p, *ds, *lse, *delta, *square;
+    Coming coming;
 } Backward;
 
 INLINE Backward backward_scratch(Head head, real *at) {
@@ -525,37 +575,28 @@ static void clear_hidden(int64_t rows, int64_t key, real *p, real *ds) {
     }
 }
 
-/* Fetches the next rows of dqkv, two at a time between products: a head's rows lie too far apart for the hardware to see
-   them coming, and when they are written at last each line would be waited for. */
-INLINE void fetch_ahead(Head head, Backward *w, int64_t C) {
-    for (int64_t i = least(2, w->rows_coming); i > 0; i--, w->rows_coming--, w->coming += 3 * C)
-        for (int64_t c = 0; c < 3 * C; c += C)
-            for (int64_t j = 0; j < head.D; j += 64 / REAL_BYTES)
-                __builtin_prefetch(w->coming + c + j, 1, 2);
-}
-
 /* A block against the keys of one strip: adds to dK, dV and dQᵀ. `queries` are the block's that exist. */
 static void attend_backward_strip(
-    Head head, Backward *state, Strip strip, int64_t q0, int64_t vectors, int64_t queries, int64_t C)
+    Head head, Backward *state, Strip strip, int64_t q0, int64_t vectors, int64_t queries)
 {
     const Backward w = *state;
     const int64_t rows = strip.hi - strip.lo, at = strip.f * LANES, keys = strip.lo * w.row, count = vectors - strip.f;
     const int64_t columns = head.width / LANES;
     real *p = w.p + at, *ds = w.ds + at;
     strip_product(count, rows, head.D, w.k + keys, w.row, 1, w.query + at, BLOCK, p, BLOCK, 0);
-    fetch_ahead(head, state, C);
+    fetch(&state->coming);
     strip_product(count, rows, head.D, w.v + keys, w.row, 1, w.dout + at, BLOCK, ds, BLOCK, 0);
-    fetch_ahead(head, state, C);
+    fetch(&state->coming);
     BY_VECTORS(count, slope, rows, head, p, ds, w.lse + at, w.delta + at);
     if (strip.lo >= q0)
         clear_hidden(rows, strip.lo - q0 - at, p, ds);
     wide_product(
         columns, rows, queries - at, p, BLOCK, 1, w.dout_rows + at * w.dout_row, w.dout_row, w.dv + keys, w.row, 1);
-    fetch_ahead(head, state, C);
+    fetch(&state->coming);
     wide_product(columns, rows, queries - at, ds, BLOCK, 1, w.query_rows + at * w.row, w.row, w.dk + keys, w.row, 1);
-    fetch_ahead(head, state, C);
+    fetch(&state->coming);
     strip_product(count, head.D, rows, w.k + keys, 1, w.row, ds, BLOCK, w.dq + at, BLOCK, strip.lo > 0);
-    fetch_ahead(head, state, C);
+    fetch(&state->coming);
 }
 
 static void attend_backward_head(
@@ -563,8 +604,6 @@ static void attend_backward_head(
 {
     const int64_t T = head.T, D = head.D, wide = 3 * C;
     place_head(head, &w, q + C, dq + C, C);
-    w.coming = dq;
-    w.rows_coming = T;
     for (int64_t block = 0; block < blocks_of(T); block++) {
         const int64_t start = block_start(T, block), vectors = block_start(T, block + 1) - start;
         const int64_t q0 = start * LANES, stop = least(q0 + vectors * LANES, T);
@@ -573,7 +612,7 @@ static void attend_backward_head(
             for (int64_t s = 0; s <= vectors; s++) {
                 const Strip strip = strip_of(T, q0, s, begin, least(begin + head.chunk, stop));
                 if (strip.lo < strip.hi)
-                    attend_backward_strip(head, &w, strip, q0, vectors, stop - q0, C);
+                    attend_backward_strip(head, &w, strip, q0, vectors, stop - q0);
             }
         transpose_out(stop - q0, D, w.dq, BLOCK, dq + q0 * wide, wide, w.square);
     }
@@ -591,11 +630,18 @@ static __attribute__((unused)) void attend_backward(
     const real *qkv, const real *o, const real *lse, real *dqkv, real *scratch)
 {
     const Head head = head_of(T, C / H, chunk);
-    const Backward w = backward_scratch(head, scratch);
+    Backward w = backward_scratch(head, scratch);
     const int64_t end = share(B * H, worker + 1, workers, 1);
     for (int64_t task = share(B * H, worker, workers, 1); task < end; task++) {
-        const int64_t b = task / H, at = task % H * head.D;
-        const int64_t in = b * T * 3 * C + at, out = b * T * C + at;
+        const int64_t in = qkv_start(task, T, C, H), out = o_start(task, T, C, H);
+        w.coming = coming_rows(T, head.D, C, 5);
+        if (task + 1 < end) {
+            const int64_t next_in = qkv_start(task + 1, T, C, H), next_out = o_start(task + 1, T, C, H);
+            also_coming(&w.coming, qkv + next_in, 3 * C, 3);
+            also_coming(&w.coming, dqkv + next_in, 3 * C, 3);
+            also_coming(&w.coming, dout + next_out, C, 1);
+            also_coming(&w.coming, o + next_out, C, 1);
+        }
         attend_backward_head(head, w, qkv + in, dout + out, o + out, lse + task * T, dqkv + in, C);
     }
 }

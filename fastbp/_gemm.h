@@ -32,8 +32,8 @@ static struct {
 #define FAR_BYTES 2048 /* columns of A further apart than this are out of reach of the hardware's prefetching */
 
 #define FEW_ROWS 192             /* rows of a worker that pay for copying all of B */
+#define CHUNK (64 / REAL_BYTES)  /* terms between bursts of fetching: a row of A moves on by a line */
 #define AHEAD 12                 /* terms between a load and its prefetch */
-#define PANEL_AHEAD 24           /* the same for a packed panel, which comes from the second-level cache */
 #define FAR_AHEAD 32             /* the same for far columns, which come from memory */
 #define CACHED_BYTES (1 << 17)   /* an output larger than this is fetched ahead of its tile */
 
@@ -42,10 +42,13 @@ static struct {
 
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* One tile: where its operands lie and, where they are copied on the way, to where. */
+static inline int64_t ceiling(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* One tile: where its operands lie and, where they are copied on the way, to where; how far from A to fetch what comes
+   next of it, and `soon`, rows of B for the next panel. */
 typedef struct {
     const real *a;
-    int64_t a_row, a_col;
+    int64_t a_row, a_col, a_ahead;
     const real *b; /* the packed panel, or B itself where `pack_b` says where the panel goes */
     int64_t b_row;
     real *c;
@@ -53,48 +56,69 @@ typedef struct {
     const real *init; /* NULL starts from zero */
     int64_t init_row;
     real *pack_a, *pack_b;
+    real *sums; /* grow by the rows of B that are copied; or NULL */
+    const real *soon;
+    int64_t soon_rows;
     int fetch_c;
 } Tile;
 
-/* What a tile does besides: A's columns are far apart, so fetch them ahead, or copy them too; copy B's rows. */
+/* What a tile does besides: A's columns are far apart, so fetch them term by term, or copy them too; copy B's rows. */
 enum { FETCH_A = 1, PACK_A = 2, PACK_B = 4 };
 
 /* `rows`, `vectors` and `extra` are literals at every call, so the loops over them unroll and `sum` lives in registers.
    Row i of A is reached from one of two pointers by a multiple of its stride that an address can hold: a pointer a row
-   would not leave enough registers. The next tile's part of C is fetched in as many bursts as there are vectors: one of
-   all would fill the line buffers. */
+   would not leave enough registers. Fetching is spread over the chunks: one burst of all would fill the line buffers. */
 INLINE void tile(const int rows, const int vectors, const int extra, int64_t depth, const Tile *t) {
-    vec sum[TILE_ROWS][TILE_VECTORS];
+    vec sum[TILE_ROWS][TILE_VECTORS], total[TILE_VECTORS];
     const int64_t a_row = t->a_row, a_col = t->a_col, b_row = extra & PACK_B ? t->b_row : vectors * LANES;
     int64_t row3 = 3 * a_row;
-    const real *a = t->a, *a4 = a + 4 * a_row, *b = t->b, *next = t->c + rows * t->c_row;
+    const real *a = t->a, *a4 = a + 4 * a_row, *b = t->b, *next = t->c + rows * t->c_row, *soon = t->soon;
     real *pack_a = t->pack_a, *pack_b = t->pack_b;
     HIDE(row3);
     HIDE(a4);
+#define A_AT(i, from, from4) (((i) < 4 ? (from) : (from4)) + ((i) % 4 == 3 ? row3 : (i) % 4 * a_row))
     UNROLL for (int i = 0; i < rows; i++)
         UNROLL for (int j = 0; j < vectors; j++)
             sum[i][j] = t->init ? load_whole(t->init + i * t->init_row + j * LANES) : (vec){0};
-    const int64_t parts = t->fetch_c ? vectors : 1, piece = t->fetch_c ? depth / vectors : depth;
-    for (int64_t part = 0; part < parts; part++, next += LANES) {
-        if (t->fetch_c)
+    if (extra & PACK_B)
+        UNROLL for (int j = 0; j < vectors; j++)
+            total[j] = t->sums ? load_whole(t->sums + j * LANES) : (vec){0};
+    int64_t unfetched = t->fetch_c ? vectors : 0;
+    for (int64_t rest = depth; rest > 0; rest -= CHUNK) {
+        if (unfetched) {
             UNROLL for (int i = 0; i < rows; i++)
                 __builtin_prefetch(next + i * t->c_row, 1);
-        for (int64_t left = part < parts - 1 ? piece : depth - piece * (parts - 1); left > 0; left--) {
+            unfetched--;
+            next += LANES;
+        }
+        if (!(extra & (FETCH_A | PACK_A))) {
+            const real *there = a + t->a_ahead, *there4 = a4 + t->a_ahead;
+            UNROLL for (int i = 0; i < rows; i++)
+                __builtin_prefetch(A_AT(i, there, there4));
+        }
+        if (!(extra & PACK_B) && soon) {
+            UNROLL for (int j = 0; j < vectors; j++)
+                __builtin_prefetch(soon + j * LANES, 0, 2);
+            soon += t->b_row;
+        }
+        for (int64_t left = least(rest, CHUNK); left > 0; left--) {
             vec y[TILE_VECTORS];
             UNROLL for (int j = 0; j < vectors; j++) {
                 y[j] = load_whole(b + j * LANES);
-                __builtin_prefetch(b + (extra & PACK_B ? AHEAD : PANEL_AHEAD) * b_row + j * LANES);
-                if (extra & PACK_B)
+                if (extra & PACK_B) {
+                    __builtin_prefetch(b + AHEAD * b_row + j * LANES);
                     store_whole(pack_b + j * LANES, y[j]);
+                    total[j] += y[j];
+                }
             }
             if (extra & (FETCH_A | PACK_A))
-                __builtin_prefetch(a + (extra & PACK_A ? FAR_AHEAD : AHEAD) * a_col);
+                __builtin_prefetch(a + (extra & PACK_A ? FAR_AHEAD * a_col : t->a_ahead));
             if (extra & PACK_A) {
                 memcpy(pack_a, a, TILE_ROWS * REAL_BYTES);
                 pack_a += TILE_ROWS;
             }
             UNROLL for (int i = 0; i < rows; i++) {
-                const vec x = splat(*((i < 4 ? a : a4) + (i % 4 == 3 ? row3 : i % 4 * a_row)));
+                const vec x = splat(*A_AT(i, a, a4));
                 UNROLL for (int j = 0; j < vectors; j++)
                     sum[i][j] += x * y[j];
             }
@@ -104,9 +128,13 @@ INLINE void tile(const int rows, const int vectors, const int extra, int64_t dep
             pack_b += vectors * LANES;
         }
     }
+#undef A_AT
     UNROLL for (int i = 0; i < rows; i++)
         UNROLL for (int j = 0; j < vectors; j++)
             store_whole(t->c + i * t->c_row + j * LANES, sum[i][j]);
+    if (extra & PACK_B && t->sums)
+        UNROLL for (int j = 0; j < vectors; j++)
+            store_whole(t->sums + j * LANES, total[j]);
 }
 
 typedef void Kernel(int64_t depth, const Tile *t);
@@ -146,31 +174,41 @@ static Kernel *const LAST[][5] = {LAST_TABLE(1), LAST_TABLE(2)};
 #define TILE_ELEMENTS(depth) ((depth) * TILE_ROWS + 64 / REAL_BYTES)
 
 /* All tiles of A's rows against one panel. `copies` is where A is copied to by the first panel and read from by the
-   others; NULL where it is read where it lies. The last rows always are. */
+   others; NULL where it is read where it lies. The last rows always are. To the first panel A comes from far, so a whole
+   tile's time before it is read: what the tile below needs, or where A lies by columns, the next line of each. */
 static __attribute__((unused)) void run_panel(
     int64_t vectors, int64_t rows, int64_t depth, int first_panel, real *copies, Tile t)
 {
-    const int a_lies_far = t.a_row == 1 ? FETCH_A : 0;
     const real *a = t.a;
     const int64_t a_row = t.a_row, a_col = t.a_col;
     int64_t m = 0;
     for (; m + TILE_ROWS <= rows; m += TILE_ROWS) {
         int extra = t.pack_b ? PACK_B : 0;
         t.a = a + m * a_row;
+        t.a_ahead = CHUNK;
         if (copies && first_panel) {
             t.pack_a = copies + m / TILE_ROWS * TILE_ELEMENTS(depth);
             extra |= PACK_A;
         } else if (copies) {
             t.a = copies + m / TILE_ROWS * TILE_ELEMENTS(depth), t.a_row = 1, t.a_col = TILE_ROWS;
-        } else
-            extra |= a_lies_far;
+            t.a_ahead = CHUNK * TILE_ROWS;
+        } else if (a_row == 1) {
+            extra |= FETCH_A;
+            t.a_ahead = first_panel ? CHUNK : AHEAD * a_col;
+        } else if (first_panel && m + 2 * TILE_ROWS <= rows)
+            t.a_ahead = TILE_ROWS * a_row;
         WHOLE[vectors - 1][extra](depth, &t);
         if (t.pack_b)
             t.b = t.pack_b, t.pack_b = NULL;
+        else if (t.soon) {
+            t.soon += ceiling(depth, CHUNK) * t.b_row;
+            t.soon_rows -= ceiling(depth, CHUNK);
+            t.soon = t.soon_rows > 0 ? t.soon : NULL;
+        }
         t.c += TILE_ROWS * t.c_row;
         t.init = t.init ? t.init + TILE_ROWS * t.init_row : NULL;
     }
-    t.a_row = a_row, t.a_col = a_col;
+    t.a_row = a_row, t.a_col = a_col, t.a_ahead = CHUNK;
     for (int64_t height = 4; height; height /= 2)
         if ((rows - m) & height) {
             t.a = a + m * a_row;
@@ -211,11 +249,21 @@ INLINE void transpose_square(const real *source, int64_t source_row, real *targe
         store_whole(target + i * target_row, row[i]);
 }
 
-/* Copies a panel of B whose rows are contiguous. */
-static void pack_rows(int64_t depth, int64_t columns, int64_t width, const real *b, int64_t b_row, real *panel) {
-    for (int64_t k = 0; k < depth; k++, b += b_row, panel += width)
-        for (int64_t j = 0; j < width; j += LANES)
-            store_whole(panel + j, j < columns ? load(b + j, columns - j) : (vec){0});
+/* Copies a panel of B whose rows are contiguous; `sums` grow by them, where they are given. */
+static void pack_rows(
+    int64_t depth, int64_t columns, int64_t width, const real *b, int64_t b_row, real *panel, real *sums)
+{
+    for (int64_t j = 0; j < width; j += LANES) {
+        const int64_t left = columns - j;
+        vec total = sums && left > 0 ? load(sums + j, left) : (vec){0};
+        for (int64_t k = 0; k < depth; k++) {
+            const vec y = left > 0 ? load(b + k * b_row + j, left) : (vec){0};
+            store_whole(panel + k * width + j, y);
+            total += y;
+        }
+        if (sums && left > 0)
+            store(sums + j, total, left);
+    }
 }
 
 /* Copies a panel of B whose columns are contiguous. */
@@ -256,32 +304,36 @@ static void run_ragged_panel(int64_t vectors, int64_t columns, int64_t rows, int
     }
 }
 
-/* What is done with each block of C when its sums are done, while it is in the cache; `in` and `out` lie like C. */
-typedef struct After After;
-struct After {
-    void (*run)(const After *after, const real *c, int64_t c_row, int64_t rows, int64_t columns);
+/* What a product does besides: `run` with each block of C when its sums are done, while it is in the cache, where `in` and
+   `out` lie like C; `sums`, one a column, grow by B's rows, whose columns must be contiguous. Each may be NULL. */
+typedef struct Also Also;
+struct Also {
+    void (*run)(const Also *also, const real *c, int64_t c_row, int64_t rows, int64_t columns);
     const real *in;
     int64_t in_row;
     real *out;
     int64_t out_row;
+    real *sums;
 };
 
-INLINE After after_from(const After *after, int64_t m, int64_t j) {
-    After moved = *after;
-    moved.in = after->in ? after->in + m * after->in_row + j : NULL;
-    moved.out = after->out ? after->out + m * after->out_row + j : NULL;
+/* The same for the part of C that begins at row m and column j. */
+INLINE Also also_from(const Also *also, int64_t m, int64_t j) {
+    if (!also)
+        return (Also){NULL};
+    Also moved = *also;
+    moved.in = also->in ? also->in + m * also->in_row + j : NULL;
+    moved.out = also->out ? also->out + m * also->out_row + j : NULL;
+    moved.sums = also->sums ? also->sums + j : NULL;
     return moved;
 }
 
 /* Where part `index` of `parts` begins in `size`. */
 INLINE int64_t cut(int64_t size, int64_t index, int64_t parts) { return size * index / parts; }
 
-INLINE int64_t ceiling(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 /* `gemm` for columns that one block of panels holds. */
 static void block_product(
     int64_t M, int64_t N, int64_t K, const real *a, int64_t a_row, int64_t a_col, const real *b, int64_t b_row,
-    int64_t b_col, real *c, int64_t c_row, const real *init, int64_t init_row, real *scratch, const After *after)
+    int64_t b_col, real *c, int64_t c_row, const real *init, int64_t init_row, real *scratch, Also also)
 {
     const int64_t vectors = ceiling(N, LANES), panels = ceiling(vectors, TILE_VECTORS), depths = ceiling(K, blocking.depth);
     const int64_t tiles = ceiling(M, TILE_ROWS), blocks = M <= ROWS ? 1 : ceiling(M, blocking.rows);
@@ -301,15 +353,17 @@ static void block_product(
                 const real *at_b = b + k * b_row + j * b_col;
                 real *panel = blocks > 1 ? scratch + j * depth : scratch;
                 const int on_the_way = s == 0 && b_col == 1 && columns == width && rows >= TILE_ROWS;
+                real *sums = also.sums ? also.sums + j : NULL;
                 if (s == 0 && b_col != 1)
                     pack_columns(depth, columns, width, at_b, b_col, panel);
                 else if (s == 0 && !on_the_way)
-                    pack_rows(depth, columns, width, at_b, b_row, panel);
+                    pack_rows(depth, columns, width, at_b, b_row, panel, sums);
                 const Tile t = {
                     .a = a + k * a_col + m * a_row, .a_row = a_row, .a_col = a_col,
                     .b = on_the_way ? at_b : panel, .b_row = b_row, .pack_b = on_the_way ? panel : NULL,
                     .c = c + m * c_row + j, .c_row = c_row,
                     .init = begin ? begin + m * begin_row + j : NULL, .init_row = begin_row,
+                    .sums = sums, .soon = on_the_way && p + 1 < panels ? at_b + width : NULL, .soon_rows = depth,
                     .fetch_c = M * c_row * REAL_BYTES > CACHED_BYTES,
                 };
                 if (columns == width)
@@ -317,9 +371,9 @@ static void block_product(
                 else
                     run_ragged_panel(count, columns, rows, depth, ragged, t);
             }
-            if (after && q == depths - 1) {
-                const After here = after_from(after, m, 0);
-                here.run(&here, c + m * c_row, c_row, rows, N);
+            if (also.run && q == depths - 1) {
+                const Also here = also_from(&also, m, 0);
+                also.run(&here, c + m * c_row, c_row, rows, N);
             }
         }
     }
@@ -328,10 +382,10 @@ static void block_product(
 /* C (M, N) = init + A (M, K) · B (K, N); strides count elements, one of A's and one of B's must be 1.
 
    `init` is NULL (start from zero) or the first values, `init_row` their row stride: C itself to accumulate, a bias with
-   stride 0. `scratch` is the worker's, of `panel_elements(K, N, M, …)` elements. `after` may be NULL. */
-static __attribute__((unused)) void gemm_then(
+   stride 0. `scratch` is the worker's, of `panel_elements(K, N, M, …)` elements. `also` may be NULL. */
+static __attribute__((unused)) void gemm_also(
     int64_t M, int64_t N, int64_t K, const real *a, int64_t a_row, int64_t a_col, const real *b, int64_t b_row,
-    int64_t b_col, real *c, int64_t c_row, const real *init, int64_t init_row, real *scratch, const After *after)
+    int64_t b_col, real *c, int64_t c_row, const real *init, int64_t init_row, real *scratch, const Also *also)
 {
     if (M <= 0 || N <= 0)
         return;
@@ -339,12 +393,9 @@ static __attribute__((unused)) void gemm_then(
     for (int64_t s = 0; s < blocks; s++) {
         const int64_t j = cut(vectors, s, blocks) * LANES;
         const int64_t columns = least(N, cut(vectors, s + 1, blocks) * LANES) - j;
-        After here;
-        if (after)
-            here = after_from(after, 0, j);
         block_product(
             M, columns, K, a, a_row, a_col, b + j * b_col, b_row, b_col, c + j, c_row, init ? init + j : NULL,
-            init_row, scratch, after ? &here : NULL);
+            init_row, scratch, also_from(also, 0, j));
     }
 }
 
@@ -352,7 +403,7 @@ static inline __attribute__((unused)) void gemm(
     int64_t M, int64_t N, int64_t K, const real *a, int64_t a_row, int64_t a_col, const real *b, int64_t b_row,
     int64_t b_col, real *c, int64_t c_row, const real *init, int64_t init_row, real *scratch)
 {
-    gemm_then(M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, scratch, NULL);
+    gemm_also(M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, scratch, NULL);
 }
 
 /* Where the part of `size` that belongs to a worker begins, cut at multiples of `unit`; it ends where the next begins. */
@@ -361,12 +412,12 @@ static inline __attribute__((unused)) int64_t share(int64_t size, int64_t worker
     return least(size, units * worker / workers * unit);
 }
 
-/* A worker's share of `gemm_then`. Rows, so that one worker makes and reads the same rows from op to op and finds them in
+/* A worker's share of `gemm_also`. Rows, so that one worker makes and reads the same rows from op to op and finds them in
    its own cache; columns where there are too few rows to pay for copying all of B, and where A is dearer to copy. */
-static __attribute__((unused)) void shared_gemm_then(
+static __attribute__((unused)) void shared_gemm_also(
     int64_t worker, int64_t workers, int64_t M, int64_t N, int64_t K, const real *a, int64_t a_row, int64_t a_col,
     const real *b, int64_t b_row, int64_t b_col, real *c, int64_t c_row, const real *init, int64_t init_row,
-    real *scratch, const After *after)
+    real *scratch, const Also *also)
 {
     const int wide = N >= 2 * LANES * workers;
     int64_t m0 = 0, m1 = M, j0 = 0, j1 = N;
@@ -374,19 +425,19 @@ static __attribute__((unused)) void shared_gemm_then(
         j0 = share(N, worker, workers, LANES), j1 = share(N, worker + 1, workers, LANES);
     else
         m0 = share(M, worker, workers, TILE_ROWS), m1 = share(M, worker + 1, workers, TILE_ROWS);
-    After here;
-    if (after)
-        here = after_from(after, m0, j0);
-    gemm_then(
+    Also here = also_from(also, m0, j0);
+    if (m0) /* whoever has the first rows sums B's */
+        here.sums = NULL;
+    gemm_also(
         m1 - m0, j1 - j0, K, a + m0 * a_row, a_row, a_col, b + j0 * b_col, b_row, b_col, c + m0 * c_row + j0, c_row,
-        init ? init + m0 * init_row + j0 : NULL, init_row, scratch, after ? &here : NULL);
+        init ? init + m0 * init_row + j0 : NULL, init_row, scratch, &here);
 }
 
 static inline __attribute__((unused)) void shared_gemm(
     int64_t worker, int64_t workers, int64_t M, int64_t N, int64_t K, const real *a, int64_t a_row, int64_t a_col,
     const real *b, int64_t b_row, int64_t b_col, real *c, int64_t c_row, const real *init, int64_t init_row, real *scratch)
 {
-    shared_gemm_then(
+    shared_gemm_also(
         worker, workers, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, scratch, NULL);
 }
 

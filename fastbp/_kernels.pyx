@@ -24,6 +24,8 @@ cdef extern from "_vector_math.h" nogil:
     vec splat(real x)
     vec load(const real *at, int64_t left)
     void store(real *at, vec x, int64_t left)
+    void store_past(real *at, vec x)
+    void streams_done()
     vec first(vec a, vec b, int64_t left)
     vec larger(vec a, vec b)
     real lane_sum(vec x)
@@ -64,16 +66,17 @@ cdef extern from "_gemm.h" nogil:
         int64_t worker, int64_t workers, int64_t M, int64_t N, int64_t K, const real *a, int64_t a_row, int64_t a_col,
         const real *b, int64_t b_row, int64_t b_col, real *c, int64_t c_row, const real *init, int64_t init_row,
         real *panel)
-    ctypedef struct After:
-        void (*run)(const After *after, const real *c, int64_t c_row, int64_t rows, int64_t columns) noexcept nogil
+    ctypedef struct Also:
+        void (*run)(const Also *also, const real *c, int64_t c_row, int64_t rows, int64_t columns) noexcept nogil
         const real *before "in"
         int64_t before_row "in_row"
         real *out
         int64_t out_row
-    void shared_gemm_then(
+        real *sums
+    void shared_gemm_also(
         int64_t worker, int64_t workers, int64_t M, int64_t N, int64_t K, const real *a, int64_t a_row, int64_t a_col,
         const real *b, int64_t b_row, int64_t b_col, real *c, int64_t c_row, const real *init, int64_t init_row,
-        real *panel, const After *after)
+        real *panel, const Also *also)
 
 cdef extern from "_attention.h" nogil:
     void attend(
@@ -215,7 +218,8 @@ cdef void layernorm_forward(const int64_t *args, int64_t worker, int64_t workers
 cdef inline void layernorm_backward_row(
     const real *dy, const real *x, const real *weight, vec m, vec r, real *dx, real *stream, int64_t C
 ) noexcept nogil:
-    """dx of a row, added to `stream` too where there is one."""
+    """dx of a row. Where there is a `stream` it is added to that, so nobody reads it soon, and goes past the caches."""
+    cdef bint past = stream != NULL and C % LANES == 0 and <intptr_t>dx % VECTOR_BYTES == 0
     cdef int64_t c = 0
     cdef vec total = splat(0), along = splat(0), g
     while c < C:
@@ -231,7 +235,10 @@ cdef inline void layernorm_backward_row(
         g = (g - total - (load(x + c, C - c) - m) * r * along) * r
         if stream: # before the store of dx: equal addresses but for whole pages would make the load wait for it
             store(stream + c, load(stream + c, C - c) + g, C - c)
-        store(dx + c, g, C - c)
+        if past:
+            store_past(dx + c, g)
+        else:
+            store(dx + c, g, C - c)
         c += LANES
 
 
@@ -250,8 +257,9 @@ cdef inline void layernorm_column_sums(
 
 cdef inline void layernorm_backward_into(
     const int64_t *args, int64_t worker, int64_t workers, real *stream) noexcept nogil:
-    """dx of a worker's rows, added to `stream` too where there is one; the sums of its columns. All sums run through all rows in order; those over
-    the worker's own rows are made in blocks, right behind the rows' dx, while dy and x are in the cache."""
+    """dx of a worker's rows, added to `stream` too where there is one; the sums of its columns. All sums run through all
+    rows in order; those over the worker's own rows are made in blocks, right behind the rows' dx, while dy and x are in
+    the cache."""
     cdef int64_t N = args[1], C = args[2], n, block, end
     cdef int64_t start = share(N, worker, workers, 1), stop = share(N, worker + 1, workers, 1)
     cdef int64_t left = share(C, worker, workers, 64 // REAL_BYTES)
@@ -278,6 +286,7 @@ cdef inline void layernorm_backward_into(
             end - block, C, left, right, dy + block * C, x + block * C, mean + block, rstd + block, dweight, dbias)
     layernorm_column_sums(
         N - stop, C, left, right, dy + stop * C, x + stop * C, mean + stop, rstd + stop, dweight, dbias)
+    streams_done()
 
 
 cdef void layernorm_backward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
@@ -287,30 +296,29 @@ cdef void layernorm_backward(const int64_t *args, int64_t worker, int64_t worker
 # ---- linear ----------------------------------------------------------------------------------------------------------
 
 
-cdef void add_columns(
-    int64_t worker, int64_t workers, int64_t rows, int64_t columns, const real *dy, int64_t dy_row, real *dbias
+cdef inline void weight_gradient(
+    int64_t worker, int64_t workers, int64_t N, int64_t I, int64_t O, const real *x, const real *dy, int64_t dy_row,
+    real *dweight, real *dbias, real *panel
 ) noexcept nogil:
-    """dbias += Σ_n dy[n], a worker's share of the columns, in the order of the rows."""
-    cdef int64_t left = share(columns, worker, workers, 64 // REAL_BYTES)
-    cdef int64_t width = share(columns, worker + 1, workers, 64 // REAL_BYTES) - left
-    cdef int64_t n
-    for n in range(rows):
-        add(dy + n * dy_row + left, dbias + left, width)
+    """dweight += xᵀ·dy, and dbias += Σ_n dy[n] unless it is NULL; both in the order of the rows."""
+    cdef Also also
+    also.run, also.before, also.before_row, also.out, also.out_row, also.sums = NULL, NULL, 0, NULL, 0, dbias
+    shared_gemm_also(worker, workers, I, O, N, x, 1, I, dy, dy_row, 1, dweight, O, dweight, O, panel, &also)
 
 
-cdef inline void linear_forward_then(
-    const int64_t *args, int64_t worker, int64_t workers, const After *after) noexcept nogil:
+cdef inline void linear_forward_also(
+    const int64_t *args, int64_t worker, int64_t workers, const Also *also) noexcept nogil:
     cdef int64_t N = args[1], I = args[2], O = args[3], P = args[4]
     cdef real *x = reals(args[5])
     cdef real *weight = reals(args[6])
     cdef real *bias = reals(args[7])
     cdef real *y = reals(args[8])
     cdef real *panel = reals(args[9]) + worker * P
-    shared_gemm_then(worker, workers, N, O, I, x, I, 1, weight, O, 1, y, O, bias, 0, panel, after)
+    shared_gemm_also(worker, workers, N, O, I, x, I, 1, weight, O, 1, y, O, bias, 0, panel, also)
 
 
 cdef void linear_forward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
-    linear_forward_then(args, worker, workers, NULL)
+    linear_forward_also(args, worker, workers, NULL)
 
 
 cdef void linear_backward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
@@ -323,9 +331,7 @@ cdef void linear_backward(const int64_t *args, int64_t worker, int64_t workers) 
     cdef real *dbias = reals(args[10])
     cdef real *panel = reals(args[11]) + worker * P
     shared_gemm(worker, workers, N, I, O, dy, O, 1, weight, 1, O, dx, I, NULL, 0, panel)
-    shared_gemm(worker, workers, I, O, N, x, 1, I, dy, O, 1, dweight, O, dweight, O, panel)
-    if dbias:
-        add_columns(worker, workers, N, O, dy, O, dbias)
+    weight_gradient(worker, workers, N, I, O, x, dy, O, dweight, dbias, panel)
 
 
 # ---- qkv -------------------------------------------------------------------------------------------------------------
@@ -359,9 +365,7 @@ cdef void qkv_backward(const int64_t *args, int64_t worker, int64_t workers) noe
         dweight = reals(args[10 + i])
         dbias = reals(args[13 + i])
         shared_gemm(worker, workers, N, C, C, part, 3 * C, 1, weight, 1, C, dx, C, dx if i else NULL, C, panel)
-        shared_gemm(worker, workers, C, C, N, x, 1, C, part, 3 * C, 1, dweight, C, dweight, C, panel)
-        if dbias:
-            add_columns(worker, workers, N, C, part, 3 * C, dbias)
+        weight_gradient(worker, workers, N, C, C, x, part, 3 * C, dweight, dbias, panel)
 
 
 # ---- softmax ---------------------------------------------------------------------------------------------------------
@@ -717,31 +721,31 @@ cdef enum:
     LAYERNORM_BACKWARD_ROW = 12
 
 
-cdef void then_gelu_tanh(const After *after, const real *c, int64_t c_row, int64_t rows, int64_t columns) noexcept nogil:
-    gelu_rows(True, c, c_row, after.out, after.out_row, rows, columns)
+cdef void then_gelu_tanh(const Also *also, const real *c, int64_t c_row, int64_t rows, int64_t columns) noexcept nogil:
+    gelu_rows(True, c, c_row, also.out, also.out_row, rows, columns)
 
 
-cdef void then_gelu_erf(const After *after, const real *c, int64_t c_row, int64_t rows, int64_t columns) noexcept nogil:
-    gelu_rows(False, c, c_row, after.out, after.out_row, rows, columns)
+cdef void then_gelu_erf(const Also *also, const real *c, int64_t c_row, int64_t rows, int64_t columns) noexcept nogil:
+    gelu_rows(False, c, c_row, also.out, also.out_row, rows, columns)
 
 
 cdef void linear_forward_gelu_forward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
     cdef const int64_t *gelu = args + LINEAR_FORWARD_ROW
-    cdef After after
-    after.run = then_gelu_tanh if number(gelu + 3) != 0 else then_gelu_erf
-    after.before, after.before_row = NULL, 0
-    after.out, after.out_row = reals(gelu[5]), gelu[2]
-    linear_forward_then(args, worker, workers, &after)
+    cdef Also also
+    also.run = then_gelu_tanh if number(gelu + 3) != 0 else then_gelu_erf
+    also.before, also.before_row = NULL, 0
+    also.out, also.out_row, also.sums = reals(gelu[5]), gelu[2], NULL
+    linear_forward_also(args, worker, workers, &also)
 
 
-cdef void then_add(const After *after, const real *c, int64_t c_row, int64_t rows, int64_t columns) noexcept nogil:
+cdef void then_add(const Also *also, const real *c, int64_t c_row, int64_t rows, int64_t columns) noexcept nogil:
     """out = before + c."""
     cdef const real *x
     cdef const real *f
     cdef real *y
     cdef int64_t n, i
     for n in range(rows):
-        x, f, y = after.before + n * after.before_row, c + n * c_row, after.out + n * after.out_row
+        x, f, y = also.before + n * also.before_row, c + n * c_row, also.out + n * also.out_row
         i = 0
         while i < columns:
             store(y + i, load(x + i, columns - i) + load(f + i, columns - i), columns - i)
@@ -750,11 +754,11 @@ cdef void then_add(const After *after, const real *c, int64_t c_row, int64_t row
 
 cdef void linear_forward_residual_forward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
     cdef const int64_t *residual = args + LINEAR_FORWARD_ROW
-    cdef After after
-    after.run = then_add
-    after.before, after.before_row = reals(residual[3]), args[3]
-    after.out, after.out_row = reals(residual[5]), args[3]
-    linear_forward_then(args, worker, workers, &after)
+    cdef Also also
+    also.run = then_add
+    also.before, also.before_row = reals(residual[3]), args[3]
+    also.out, also.out_row, also.sums = reals(residual[5]), args[3], NULL
+    linear_forward_also(args, worker, workers, &also)
 
 
 cdef void layernorm_backward_residual_forward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:

@@ -102,6 +102,22 @@ INLINE vec load_whole(const real *at) { return *(const unaligned_vec *)at; }
 
 INLINE void store_whole(real *at, vec x) { *(unaligned_vec *)at = x; }
 
+/* A store past the caches, for what is not read soon: no line is fetched to be written. `at` is aligned to a vector. Others
+   see it after `streams_done`. */
+INLINE void store_past(real *at, vec x) {
+#ifdef INTRINSIC
+    INTRINSIC(stream)(at, (native)x);
+#else
+    store_whole(at, x);
+#endif
+}
+
+INLINE void streams_done(void) {
+#ifdef INTRINSIC
+    _mm_sfence();
+#endif
+}
+
 /* mask ? a : b, for a mask of all ones or all zeros in each lane. */
 INLINE vec choose(words mask, vec a, vec b) { return (vec)((mask & (words)a) | (~mask & (words)b)); }
 

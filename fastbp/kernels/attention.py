@@ -25,10 +25,10 @@ def numba_forward(args, worker, workers):
         for r in range(0, T, R):
             end = min(r + R, T)
             band = weights + r * T * size
-            gemm(args, end - r, end, D, q + r * 3 * C * size, 3 * C, 1, k, 1, 3 * C, band, T, 0, 0, panel)
+            gemm(args, end - r, end, D, q + r * 3 * C * size, 3 * C, 1, k, 1, 3 * C, band, T, 0, 0, panel, 0)
             for i in range(r, end):
                 softmax_row(args, span(args, weights, i * T, T), i + 1, scale)
-            gemm(args, end - r, D, end, band, T, 1, v, 3 * C, 1, out + r * C * size, C, 0, 0, panel)
+            gemm(args, end - r, D, end, band, T, 1, v, 3 * C, 1, out + r * C * size, C, 0, 0, panel, 0)
 
 
 def numba_backward(args, worker, workers):
@@ -56,9 +56,9 @@ def numba_backward(args, worker, workers):
                     zero_k[c] = 0
                     zero_v[c] = 0
             dout_band = dout + r * C * size
-            gemm(args, rows, end, D, dout_band, C, 1, v, 1, wide, ds, T, 0, 0, panel)
+            gemm(args, rows, end, D, dout_band, C, 1, v, 1, wide, ds, T, 0, 0, panel, 0)
             for i in range(rows):
                 softmax_backward_row(args, span(args, band, i * T, end), span(args, ds, i * T, end), end, scale)
-            gemm(args, rows, D, end, ds, T, 1, k, wide, 1, dq + at, wide, 0, 0, panel)
-            gemm(args, end, D, rows, ds, 1, T, q + at, wide, 1, dk, wide, dk, wide, panel)
-            gemm(args, end, D, rows, band, 1, T, dout_band, C, 1, dv, wide, dv, wide, panel)
+            gemm(args, rows, D, end, ds, T, 1, k, wide, 1, dq + at, wide, 0, 0, panel, 0)
+            gemm(args, end, D, rows, ds, 1, T, q + at, wide, 1, dk, wide, dk, wide, panel, 0)
+            gemm(args, end, D, rows, band, 1, T, dout_band, C, 1, dv, wide, dv, wide, panel, 0)

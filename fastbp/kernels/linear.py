@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-from fastbp.simd.abi import add, dim, inline, itemsize, span
-from fastbp.simd.gemm import share, shared_gemm
-
-
-@inline
-def add_columns(args, worker, workers, rows, columns, dy, dy_row, dbias):
-    """dbias += Σ_n dy[n], a worker's share of the columns, in the order of the rows."""
-    start, stop = share(columns, worker, workers, 64 // itemsize(args))
-    total = span(args, dbias, start, stop - start)
-    for n in range(rows):
-        add(span(args, dy, n * dy_row + start, stop - start), total, stop - start)
+from fastbp.simd.abi import dim, itemsize
+from fastbp.simd.gemm import shared_gemm
 
 
 def numba_forward(args, worker, workers):
@@ -28,6 +19,4 @@ def numba_backward(args, worker, workers):
     dx, dweight, dbias = dim(args, 8), dim(args, 9), dim(args, 10)
     panel = dim(args, 11) + worker * P * itemsize(args)
     shared_gemm(args, worker, workers, N, I, O, dy, O, 1, weight, 1, O, dx, I, 0, 0, panel)
-    shared_gemm(args, worker, workers, I, O, N, x, 1, I, dy, O, 1, dweight, O, dweight, O, panel)
-    if dbias:
-        add_columns(args, worker, workers, N, O, dy, O, dbias)
+    shared_gemm(args, worker, workers, I, O, N, x, 1, I, dy, O, 1, dweight, O, dweight, O, panel, dbias)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fastbp.kernels.linear import add_columns
 from fastbp.simd.abi import dim, itemsize
 from fastbp.simd.gemm import shared_gemm
 
@@ -24,6 +23,4 @@ def numba_backward(args, worker, workers):
         part, weight, dweight, dbias = dy + i * C * size, dim(args, 6 + i), dim(args, 10 + i), dim(args, 13 + i)
         init = dx if i else 0
         shared_gemm(args, worker, workers, N, C, C, part, 3 * C, 1, weight, 1, C, dx, C, init, C, panel)
-        shared_gemm(args, worker, workers, C, C, N, x, 1, C, part, 3 * C, 1, dweight, C, dweight, C, panel)
-        if dbias:
-            add_columns(args, worker, workers, N, C, part, 3 * C, dbias)
+        shared_gemm(args, worker, workers, C, C, N, x, 1, C, part, 3 * C, 1, dweight, C, dweight, C, panel, dbias)

@@ -15,7 +15,7 @@ import numba
 from fastbp.simd.abi import itemsize, span
 from fastbp.simd.block_sizes import block_depth, block_rows
 from fastbp.simd.linking import linked
-from fastbp.simd.microkernel import FETCH_A, PACK_A, PACK_B, tile
+from fastbp.simd.microkernel import AHEAD, FETCH_A, LINE, PACK_A, PACK_B, tile
 from fastbp.simd.packing import pack_columns, pack_rows
 from fastbp.simd.scratch import ROWS
 from fastbp.simd.target import TARGET
@@ -41,32 +41,41 @@ def cut(size, index, parts):
 
 
 def panel_entry(
-    args, vectors, rows, depth, first, copies, a, a_row, a_col, b, b_row, pack_b, c, c_row, init, init_row, fetch_c
-):
+    args, vectors, rows, depth, first, copies, a, a_row, a_col, b, b_row, pack_b, sums, soon,
+    c, c_row, init, init_row, fetch_c,
+):  # fmt: skip
     # Copied tiles are set apart by a line more than they need: else all would fall into the same sets of the cache.
-    size, line = itemsize(args), 64
-    column = tallest * size
+    size = itemsize(args)
+    column, chunk = tallest * size, LINE // size
+    soon_rows = depth
     m = 0
     while m < rows:
-        height, form, at, row, col, pack_a = tallest, 0, a + m * a_row, a_row, a_col, 0
+        height, form, at, row, col, ahead, pack_a = tallest, 0, a + m * a_row, a_row, a_col, LINE, 0
         if rows - m < tallest:
             height = tile4 if rows - m >= tile4 else tile2 if rows - m >= tile2 else 1
         elif copies:
-            copy = copies + m // tallest * (depth * column + line)
+            copy = copies + m // tallest * (depth * column + LINE)
             if first:
                 pack_a, form = copy, PACK_A
             else:
-                at, row, col = copy, size, column
+                at, row, col, ahead = copy, size, column, chunk * column
         elif a_row == size:
             form = FETCH_A
+            ahead = LINE if first else AHEAD * a_col
+        elif first and m + 2 * tallest <= rows:
+            ahead = tallest * a_row
         if pack_b:
             form |= PACK_B
         tile(
             args, height, vectors, form, depth,
-            at, row, col, b, b_row, c, c_row, init, init_row, pack_a, pack_b, fetch_c,
+            at, row, col, ahead, b, b_row, c, c_row, init, init_row, pack_a, pack_b, sums, soon, fetch_c,
         )  # fmt: skip
         if pack_b:
             b, pack_b = pack_b, 0
+        elif soon:
+            chunks = ceiling(depth, chunk)
+            soon_rows -= chunks
+            soon = soon + chunks * b_row if soon_rows > 0 else 0
         m += height
         c += height * c_row
         init += height * init_row
@@ -74,12 +83,15 @@ def panel_entry(
 
 @linked(panel_entry)
 def run_panel(
-    args, vectors, rows, depth, first, copies, a, a_row, a_col, b, b_row, pack_b, c, c_row, init, init_row, fetch_c
-):
+    args, vectors, rows, depth, first, copies, a, a_row, a_col, b, b_row, pack_b, sums, soon,
+    c, c_row, init, init_row, fetch_c,
+):  # fmt: skip
     """All tiles of A's rows against one panel.
 
     `pack_b` is 0, or where the first tile copies the panel that it reads at `b`. `copies` is where A is copied to by
-    the first panel and read from by the others; 0 where it is read where it lies. The last rows always are.
+    the first panel and read from by the others; 0 where it is read where it lies. The last rows always are. To the
+    first panel A comes from far, so a whole tile's time before it is read: what the tile below needs, or where A lies
+    by columns, the next line of each. `soon` is 0, or the next panel's rows, to be fetched; `sums` as in a tile.
     """
 
 
@@ -97,7 +109,7 @@ def run_ragged_panel(args, vectors, columns, rows, depth, scratch, a, a_row, a_c
                     inside[i * width + j] = first[j]
         start, start_row = (scratch, width_bytes) if init else (0, 0)
         run_panel(
-            args, vectors, height, depth, 0, 0, a + m * a_row, a_row, a_col, panel, 0, 0,
+            args, vectors, height, depth, 0, 0, a + m * a_row, a_row, a_col, panel, 0, 0, 0, 0,
             scratch, width_bytes, start, start_row, 0,
         )  # fmt: skip
         for i in range(height):
@@ -107,7 +119,7 @@ def run_ragged_panel(args, vectors, columns, rows, depth, scratch, a, a_row, a_c
 
 
 @numba.njit(nogil=True)
-def block_product(args, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, scratch):
+def block_product(args, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, scratch, sums):
     """The product for columns that one block of panels holds. A block of C's rows is done when the last depth has
     been: what else is to be done with it while it is in the cache belongs at that place."""
     size = itemsize(args)
@@ -133,20 +145,23 @@ def block_product(args, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, ini
                 count = cut(vectors, p + 1, panels) - v
                 j, width = v * length, count * length
                 columns = min(N - j, width)
-                from_b, pack_b = b + k * b_row + j * b_col, 0
+                from_b, pack_b, soon = b + k * b_row + j * b_col, 0, 0
+                to_sums = sums + j * size if sums else 0
                 panel = scratch + j * depth * size if blocks > 1 else scratch
                 if s == 0 and b_col != size:
                     pack_columns(args, depth, columns, width, from_b, b_col, panel)
                 elif s == 0 and (columns < width or rows < tallest):
-                    pack_rows(args, depth, columns, width, from_b, b_row, panel)
+                    pack_rows(args, depth, columns, width, from_b, b_row, panel, to_sums)
                 elif s == 0:
                     pack_b = panel
+                    soon = from_b + width * size if p + 1 < panels else 0
                 at_a, at_c = a + k * a_col + m * a_row, c + m * c_row + j * size
                 start = begin + m * begin_row + j * size if begin else 0
                 if columns == width:
                     run_panel(
                         args, count, rows, depth, 1 if p == 0 else 0, copies, at_a, a_row, a_col,
-                        from_b if pack_b else panel, b_row, pack_b, at_c, c_row, start, begin_row, fetch_c,
+                        from_b if pack_b else panel, b_row, pack_b, to_sums, soon,
+                        at_c, c_row, start, begin_row, fetch_c,
                     )  # fmt: skip
                 else:
                     run_ragged_panel(

@@ -44,10 +44,11 @@ def broadcast(builder: Any, value: Any, length: int) -> Any:
     return builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(I32, length), [0] * length))
 
 
-def prefetch(builder: Any, pointer: Any, write: bool = False) -> None:
+def prefetch(builder: Any, pointer: Any, write: bool = False, locality: int = 3) -> None:
+    """Fetches a line, into every cache where `locality` is 3, from the second level outwards where it is 2."""
     kind = ir.FunctionType(ir.VoidType(), [BYTES, I32, I32, I32])
     function = builder.module.declare_intrinsic("llvm.prefetch", [BYTES], kind)
-    builder.call(function, [pointer, *(ir.Constant(I32, flag) for flag in (int(write), 3, 1))])
+    builder.call(function, [pointer, *(ir.Constant(I32, flag) for flag in (int(write), locality, 1))])
 
 
 def hidden(builder: Any, value: Any) -> Any:

@@ -16,7 +16,7 @@ FEW_ROWS = 192
 """Rows of a worker that pay for copying all of B."""
 
 
-def gemm_entry(args, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, scratch):
+def gemm_entry(args, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, scratch, sums):
     size = itemsize(args)
     vectors = ceiling(N, vector_bytes // size)
     blocks = ceiling(vectors, block_panels(args) * tile_vectors)
@@ -26,16 +26,17 @@ def gemm_entry(args, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, 
         block_product(
             args, M, columns, K, a, a_row * size, a_col * size, b + j * b_col * size, b_row * size, b_col * size,
             c + j * size, c_row * size, init + j * size if init else 0, init_row * size if init else 0, scratch,
+            sums + j * size if sums else 0,
         )  # fmt: skip
 
 
 @linked(gemm_entry)
-def gemm(args, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, scratch):
+def gemm(args, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, scratch, sums):
     """C (M, N) = init + A (M, K) · B (K, N), for use inside kernels; addresses are integers, strides count elements.
 
     One of B's strides must be 1. `init` is 0 (start from zero) or the address of the first values, `init_row` their row
     stride: C itself to accumulate, a bias with stride 0. `scratch` is the worker's, of `panel_elements(K, N, M, …)`
-    elements.
+    elements. `sums` is 0, or where as many as C has columns grow by B's rows, whose columns must be contiguous.
     """
 
 
@@ -54,9 +55,12 @@ def share(size, worker, workers, unit):
 
 
 @numba.njit(nogil=True)
-def shared_gemm(args, worker, workers, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, panel):
+def shared_gemm(
+    args, worker, workers, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, panel, sums=0
+):
     """A worker's share of `gemm`. Rows, so that a worker makes and reads the same rows from op to op and finds them in
-    its own cache; columns where there are too few rows to pay for copying all of B, and where A is dearer to copy."""
+    its own cache; columns where there are too few rows to pay for copying all of B, and where A is dearer to copy.
+    Whoever has the first rows sums B's."""
     size = itemsize(args)
     unit = vector_bytes // size
     m0, m1, j0, j1 = 0, M, 0, N
@@ -68,5 +72,5 @@ def shared_gemm(args, worker, workers, M, N, K, a, a_row, a_col, b, b_row, b_col
     at = init + (m0 * init_row + j0) * size if init else 0
     gemm(
         args, m1 - m0, j1 - j0, K, a + m0 * a_row * size, a_row, a_col, b + j0 * b_col * size, b_row, b_col,
-        c + (m0 * c_row + j0) * size, c_row, at, init_row, panel,
+        c + (m0 * c_row + j0) * size, c_row, at, init_row, panel, sums + j0 * size if sums and m0 == 0 else 0,
     )  # fmt: skip

@@ -2,16 +2,18 @@
 
     C[0:rows, 0:vectors·VL] = init + Σ_k A[·, k] · B[k, ·]
 
-A tile may do more on its way, as `FORMS` says: copy the rows of B that it reads to a packed panel, for the tiles below;
-where A's columns lie far apart, fetch them ahead or copy them too, for the panels beside. Each form is an LLVM function
-of its own, so that its loop has all registers: the sums are phi nodes of vector type, an element of A is broadcast, a
-row of B is loaded as vectors. Strides are bytes, so the forward product (A by rows) and the weight gradient (A by
-columns) share the code. An element of C is one chain of fused multiply-adds in the order of k, started from `init`: its
+A tile may do more on its way, as `FORMS` says: copy the rows of B that it reads to a packed panel, for the tiles below,
+and sum them; where A's columns lie far apart, fetch them term by term or copy them too, for the panels beside. What
+comes next of A, of B and of C is fetched a little before every chunk of terms. Each form is an LLVM function of its own,
+so that its loop has all registers: the sums are phi nodes of vector type, an element of A is broadcast, a row of B is
+loaded as vectors. Strides are bytes, so the forward product (A by rows) and the weight gradient (A by columns) share
+the code. An element of C is one chain of fused multiply-adds in the order of k, started from `init`: its
 bits do not depend on the form, the tile, the slice or the worker.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
@@ -30,12 +32,17 @@ AHEAD = 12
 """Terms between a load and its prefetch."""
 FAR_AHEAD = 32
 """The same for far columns of A, which come from memory."""
-PANEL_AHEAD = 24
-"""The same for a packed panel, which comes from the second-level cache."""
+LINE = 64
+"""Bytes of a row of A that a chunk of terms reads."""
 
-OPERANDS = ("a", "a_row", "a_col", "b", "b_row", "c", "c_row", "init", "init_row", "pack_a", "pack_b", "fetch_c")
-"""A tile's arguments behind `depth`: addresses and strides in bytes. `init` is 0 or where the first values lie, `b_row`
-counts in forms with PACK_B only (a panel's rows lie close), and `fetch_c` tells whether to fetch the next tile's C."""
+OPERANDS = (
+    "a", "a_row", "a_col", "a_ahead", "b", "b_row", "c", "c_row", "init", "init_row", "pack_a", "pack_b", "sums",
+    "soon", "fetch_c",
+)  # fmt: skip
+"""A tile's arguments behind `depth`: addresses and strides in bytes. `init` is 0 or where the first values lie. With
+PACK_B `b` has rows `b_row` apart, which `sums` grow by where it is not 0; else it is a panel, and `b_row` leads from
+row to row of `soon`, the next panel's rows, where that is not 0. `a_ahead` is from A to what comes next of it, and
+`fetch_c` tells whether to fetch the next tile's C."""
 
 
 class _Tile:
@@ -49,16 +56,19 @@ class _Tile:
         self.given = dict(zip(OPERANDS, function.args[1:], strict=True))
         names = ("a", "b", "c", "pack_a", "pack_b")
         self.pointers = {name: builder.inttoptr(self.given[name], BYTES) for name in names}
-        sums = self._first()
-        if form & PACK_B:
-            self.b_row = self.given["b_row"]
-        else:
-            self.b_row = number(vectors * self.step)
+        tile = [(i, j) for i in range(rows) for j in range(vectors)]
+        sums = self._starts("init", lambda base: [self._at(base, "init_row", i, j) for i, j in tile])
+        totals = self._starts("sums", self._columns) if form & PACK_B else []
+        self.b_row = self.given["b_row"] if form & PACK_B else number(vectors * self.step)
         self.row3 = hidden(builder, builder.mul(self.given["a_row"], number(3)))
-        sums = self._bursts(sums)
-        for i in range(rows):
-            for j in range(vectors):
-                store(builder, sums[i * vectors + j], self._at(self.pointers["c"], "c_row", i, j), itemsize)
+        values = self._chunks([*sums, *totals])
+        for (i, j), value in zip(tile, values, strict=False):
+            store(builder, value, self._at(self.pointers["c"], "c_row", i, j), itemsize)
+        if form & PACK_B:
+            with builder.if_then(builder.icmp_signed("!=", self.given["sums"], number(0))):
+                places = self._columns(builder.inttoptr(self.given["sums"], BYTES))
+                for value, place in zip(values[len(tile) :], places, strict=True):
+                    store(builder, value, place, itemsize)
         builder.ret_void()
 
     def _at(self, base: Any, stride: str, i: int, j: int) -> Any:
@@ -66,65 +76,84 @@ class _Tile:
         offset = self.builder.mul(self.given[stride], number(i))
         return self.builder.gep(base, [self.builder.add(offset, number(j * self.step))])
 
-    def _first(self) -> list[Any]:
-        """The sums' first values: what lies at `init`, or zero where it is 0."""
-        builder, init = self.builder, self.given["init"]
-        start, some = builder.block, builder.append_basic_block("init")
+    def _columns(self, base: Any) -> list[Any]:
+        """The vectors of a row."""
+        return [self.builder.gep(base, [number(j * self.step)]) for j in range(self.vectors)]
+
+    def _starts(self, name: str, places: Callable[[Any], list[Any]]) -> list[Any]:
+        """Vectors that lie at places from an argument on, or zeros where that is 0."""
+        builder, base = self.builder, self.given[name]
+        start, some = builder.block, builder.append_basic_block(name)
         ready = builder.append_basic_block("ready")
-        builder.cbranch(builder.icmp_signed("!=", init, number(0)), some, ready)
+        builder.cbranch(builder.icmp_signed("!=", base, number(0)), some, ready)
         builder.position_at_end(some)
-        base = builder.inttoptr(init, BYTES)
-        tile = [(i, j) for i in range(self.rows) for j in range(self.vectors)]
-        loaded = [load(builder, self._at(base, "init_row", i, j), self.vector, self.itemsize) for i, j in tile]
+        found = places(builder.inttoptr(base, BYTES))
+        loaded = [load(builder, place, self.vector, self.itemsize) for place in found]
         builder.branch(ready)
         builder.position_at_end(ready)
-        sums = [builder.phi(self.vector) for _ in loaded]
-        for value, found in zip(sums, loaded, strict=True):
+        values = [builder.phi(self.vector) for _ in loaded]
+        for value, vector in zip(values, loaded, strict=True):
             value.add_incoming(ir.Constant(self.vector, None), start)
-            value.add_incoming(found, some)
-        return sums
+            value.add_incoming(vector, some)
+        return values
 
-    def _bursts(self, sums: list[Any]) -> list[Any]:
-        """All terms, in as many parts as the tile has vectors where C is fetched: before each, a vector of every row of
-        the next tile. One burst of all would fill the line buffers."""
-        builder, pointers, one = self.builder, self.pointers, number(1)
-        wanted = builder.icmp_signed("!=", self.given["fetch_c"], number(0))
-        fetch = builder.and_(wanted, builder.icmp_signed(">=", self.depth, number(self.vectors)))
-        last = hidden(builder, builder.select(fetch, number(self.vectors - 1), number(0)))  # so nothing is unrolled
-        count = builder.select(fetch, builder.udiv(self.depth, number(self.vectors)), self.depth)
+    def _chunks(self, sums: list[Any]) -> list[Any]:
+        """All terms, a line of A's rows at a time; fetching is spread over the chunks, since one burst of all would
+        fill the line buffers."""
+        builder, pointers, chunk = self.builder, self.pointers, number(LINE // self.itemsize)
+        fetch_c = builder.icmp_signed("!=", self.given["fetch_c"], number(0))
+        unfetched = builder.select(fetch_c, number(self.vectors), number(0))
         far_rows = hidden(builder, builder.gep(pointers["a"], [builder.mul(self.given["a_row"], number(4))]))
         streams = [pointers["a"], far_rows, pointers["b"], pointers["pack_a"], pointers["pack_b"]]
         following = self._at(pointers["c"], "c_row", self.rows, 0)
-        loop = Loop(builder, "burst", [number(0), following, *streams, *sums])
-        part, following, *values = loop.variables
-        with builder.if_then(fetch):
+        soon = builder.inttoptr(self.given["soon"], BYTES)
+        loop = Loop(builder, "chunk", [self.depth, unfetched, following, soon, *streams, *sums])
+        rest, unfetched, following, soon, *values = loop.variables
+        some = builder.icmp_signed(">", unfetched, number(0))
+        with builder.if_then(some):
             for i in range(self.rows):
                 prefetch(builder, self._at(following, "c_row", i, 0), write=True)
-        rest = builder.sub(self.depth, builder.mul(last, count))
-        values = self._terms(builder.select(builder.icmp_signed("==", part, last), rest, count), values)
-        again = builder.icmp_signed("<", part, last)
-        loop.close(again, [builder.add(part, one), builder.gep(following, [number(self.step)]), *values])
+        if not self.form & (FETCH_A | PACK_A):
+            a, a4 = (builder.gep(pointer, [self.given["a_ahead"]]) for pointer in values[:2])
+            for i in range(self.rows):
+                prefetch(builder, self._row_of_a(a, a4, i))
+        if not self.form & PACK_B:
+            with builder.if_then(builder.icmp_signed("!=", self.given["soon"], number(0))):
+                for j in range(self.vectors):
+                    prefetch(builder, builder.gep(soon, [number(j * self.step)]), locality=2)
+        short = builder.icmp_signed("<", rest, chunk)
+        values = self._terms(builder.select(short, rest, chunk), values)
+        rest = builder.sub(rest, chunk)
+        loop.close(
+            builder.icmp_signed(">", rest, number(0)),
+            [
+                rest, builder.sub(unfetched, number(1)), builder.gep(following, [number(self.step)]),
+                builder.gep(soon, [self.given["b_row"]]), *values,
+            ],
+        )  # fmt: skip
         return values[len(streams) :]
 
     def _terms(self, count: Any, values: list[Any]) -> list[Any]:
-        """`count` > 0 terms: the moved pointers and the sums."""
+        """`count` > 0 terms: the moved pointers, the sums and B's totals."""
         builder, vectors, given = self.builder, self.vectors, self.given
         loop = Loop(builder, "term", [count, *values])
         left, *pointers = loop.variables[:6]
-        sums = loop.variables[6:]
+        sums, totals = loop.variables[6 : 6 + self.rows * vectors], loop.variables[6 + self.rows * vectors :]
         a, a4, b, pack_a, pack_b = (hidden(builder, pointer) for pointer in pointers)
         y = self._row_of_b(b, pack_b)
-        if self.form & (FETCH_A | PACK_A):
-            terms = FAR_AHEAD if self.form & PACK_A else AHEAD
-            prefetch(builder, builder.gep(a, [builder.mul(given["a_col"], number(terms))]))
         if self.form & PACK_A:
+            prefetch(builder, builder.gep(a, [builder.mul(given["a_col"], number(FAR_AHEAD))]))
             column = load(builder, a, ir.VectorType(scalar_type(self.itemsize), TARGET.tile_rows[0]), self.itemsize)
             store(builder, column, pack_a, self.itemsize)
             pack_a = builder.gep(pack_a, [number(TARGET.tile_rows[0] * self.itemsize)])
+        elif self.form & FETCH_A:
+            prefetch(builder, builder.gep(a, [given["a_ahead"]]))
         multiply_add, new = fma(builder, self.vector), []
         for i in range(self.rows):
-            x = broadcast(builder, self._element_of_a(a, a4, i), self.vector.count)
+            element = load(builder, self._row_of_a(a, a4, i), scalar_type(self.itemsize), self.itemsize)
+            x = broadcast(builder, element, self.vector.count)
             new += [builder.call(multiply_add, [x, y[j], sums[i * vectors + j]]) for j in range(vectors)]
+        new += [builder.fadd(total, y[j]) for j, total in enumerate(totals)]
         a, a4 = (builder.gep(pointer, [given["a_col"]]) for pointer in (a, a4))
         b = builder.gep(b, [self.b_row])
         if self.form & PACK_B:
@@ -135,24 +164,21 @@ class _Tile:
         return moved
 
     def _row_of_b(self, b: Any, pack_b: Any) -> list[Any]:
-        """A term's vectors of B, those to come fetched. The few tiles of last rows do without."""
+        """A term's vectors of B; where they are copied, those to come are fetched."""
         builder, y = self.builder, []
-        terms = AHEAD if self.form & PACK_B else PANEL_AHEAD
         for j in range(self.vectors):
             y.append(load(builder, builder.gep(b, [number(j * self.step)]), self.vector, self.itemsize))
-            if self.rows == TARGET.tile_rows[0]:
-                ahead = builder.add(builder.mul(self.b_row, number(terms)), number(j * self.step))
-                prefetch(builder, builder.gep(b, [ahead]))
             if self.form & PACK_B:
+                ahead = builder.add(builder.mul(self.b_row, number(AHEAD)), number(j * self.step))
+                prefetch(builder, builder.gep(b, [ahead]))
                 store(builder, y[j], builder.gep(pack_b, [number(j * self.step)]), self.itemsize)
         return y
 
-    def _element_of_a(self, a: Any, a4: Any, i: int) -> Any:
+    def _row_of_a(self, a: Any, a4: Any, i: int) -> Any:
         """Row i is reached from one of two pointers by a multiple of its stride that an address can hold: a pointer a
         row would not leave enough registers."""
-        base = a if i < 4 else a4
         offset = self.row3 if i % 4 == 3 else self.builder.mul(self.given["a_row"], number(i % 4))
-        return load(self.builder, self.builder.gep(base, [offset]), scalar_type(self.itemsize), self.itemsize)
+        return self.builder.gep(a if i < 4 else a4, [offset])
 
 
 def _tile(module: Any, rows: int, vectors: int, form: int, itemsize: int) -> Any:
@@ -180,7 +206,7 @@ def forms(target: Target) -> list[tuple[int, int, int]]:
 @intrinsic
 def tile(
     typing, args, rows, vectors, form, depth,
-    a, a_row, a_col, b, b_row, c, c_row, init, init_row, pack_a, pack_b, fetch_c,
+    a, a_row, a_col, a_ahead, b, b_row, c, c_row, init, init_row, pack_a, pack_b, sums, soon, fetch_c,
 ):  # fmt: skip
     """Runs one tile: `rows` of A, one of the target's heights, against `vectors` of B, in one of `forms`. To be called
     at one place of a module."""
@@ -200,4 +226,4 @@ def tile(
         builder.position_at_end(done)
         return context.get_dummy_value()
 
-    return types.void(args, *([types.int64] * 16)), codegen
+    return types.void(args, *([types.int64] * (4 + len(OPERANDS)))), codegen

@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from fastbp.simd.abi import itemsize, span
+from fastbp.simd.abi import add, itemsize, span
 from fastbp.simd.emit import BYTES, I32, load, number, store, vector_type
 from fastbp.simd.target import TARGET, vector_length
 
@@ -63,8 +63,9 @@ def transpose_square(typing, args, source, source_row, target, target_row):
 
 
 @numba.njit(nogil=True)
-def pack_rows(args, depth, columns, width, b, b_row, panel):
-    """Copies a panel of B whose rows are contiguous, `width` columns of which `columns` are B's."""
+def pack_rows(args, depth, columns, width, b, b_row, panel, sums):
+    """Copies a panel of B whose rows are contiguous, `width` columns of which `columns` are B's; where `sums` is not 0,
+    what lies there, one a column, grows by the rows."""
     size = itemsize(args)
     length = vector_bytes // size
     for k in range(depth):
@@ -78,6 +79,8 @@ def pack_rows(args, depth, columns, width, b, b_row, panel):
                     target[i] = source[i]
                 for i in range(columns, width):
                     target[i] = 0
+        if sums:
+            add(span(args, panel, k * width, columns), span(args, sums, 0, columns), columns)
 
 
 @numba.njit(nogil=True)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from samples import BACKENDS, DTYPES, Sample
-from trial import outcome
+from trial import Trial, outcome
 
 from fastbp.base.dims import Dims
 
@@ -39,3 +39,20 @@ def test_no_bias_is_a_bias_of_zero(backend: str, dtype: str) -> None:
     values = {port: SQUARE.values["value", port] for port in ("x", "weight")}
     without = outcome(replace(SQUARE, without=("bias",)), "forward", backend, dtype, **values)
     assert np.array_equal(without["y"], outcome(SQUARE, "forward", backend, dtype, bias=0)["y"])
+
+
+@pytest.mark.parametrize("size", [(400, 20, 48), (400, 20, 97), (400, 3, 48), (9, 300, 200)])
+def test_the_bias_gradient_grows_row_by_row(backend: str, dtype: str, size: tuple[int, int, int]) -> None:
+    """Whatever reads dy for it: to the bit the same chain, which slices and workers may cut anywhere."""
+    if backend == "numpy":
+        pytest.skip("NumPy sums in its own order")
+    N, I, O = size
+    sample = Sample("linear", Dims({"N": N, "I": I, "O": O}))
+    dy = np.random.default_rng(0).standard_normal((N, O)).astype(dtype)
+    total = np.full(O, 3, dtype)
+    for row in dy:
+        total += row
+    values = sample.values | {("gradient", "y"): dy, ("gradient", "bias"): 3}
+    for workers in (1, 2, 3):
+        made = Trial(sample, "backward", backend, dtype, workers=workers, values=values).run().results()
+        assert np.array_equal(made["gradient", "bias"], total)

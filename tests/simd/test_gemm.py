@@ -229,7 +229,7 @@ def _tiles_met(monkeypatch: pytest.MonkeyPatch, size: int) -> set[tuple[int, int
         met.add((rows, vectors, form, operands[-1]))
 
     def ragged(args, vectors, columns, rows, depth, scratch, a, a_row, a_col, *_):  # type: ignore[no-untyped-def]
-        blocks.panel_entry(args, vectors, rows, depth, 0, 0, a, a_row, a_col, 1, 1, 0, 1, 1, 0, 0, 0)
+        blocks.panel_entry(args, vectors, rows, depth, 0, 0, a, a_row, a_col, 1, 1, 0, 0, 0, 1, 1, 0, 0, 0)
 
     for module in (blocks, gemm):
         monkeypatch.setattr(module, "itemsize", lambda args: size)
@@ -247,7 +247,7 @@ def _tiles_met(monkeypatch: pytest.MonkeyPatch, size: int) -> set[tuple[int, int
     for gap, (M, N, K) in CASES:
         for a_strides in ((K + gap, 1), (1, M + gap)):
             for b_strides in ((N + gap, 1), (1, K + gap)):
-                gemm.gemm_entry(None, M, N, K, 1, *a_strides, 1, *b_strides, 1, N + gap, 0, 0, 1)
+                gemm.gemm_entry(None, M, N, K, 1, *a_strides, 1, *b_strides, 1, N + gap, 0, 0, 1, 0)
     return met
 
 
