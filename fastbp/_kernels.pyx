@@ -78,6 +78,11 @@ cdef extern from "_gemm.h" nogil:
         const real *b, int64_t b_row, int64_t b_col, real *c, int64_t c_row, const real *init, int64_t init_row,
         real *panel, const Also *also)
 
+cdef extern from "_cross_entropy.h" nogil:
+    void cross_entropy(
+        int64_t worker, int64_t workers, int64_t V, int64_t N, real *z, const int32_t *targets, real *losses,
+        const real *dlosses)
+
 cdef extern from "_attention.h" nogil:
     void attend(
         int64_t worker, int64_t workers, int64_t B, int64_t T, int64_t C, int64_t H, int64_t chunk, const real *qkv,
@@ -600,52 +605,38 @@ cdef void residual_forward(const int64_t *args, int64_t worker, int64_t workers)
 # ---- linear_cross_entropy --------------------------------------------------------------------------------------------
 
 
-cdef inline real cross_entropy_row(real *z, int64_t target, real *total, int64_t V) noexcept nogil:
-    """z becomes exp(z − m), m the largest; returns the row's loss, and in `total` their sum."""
-    cdef real at_target = z[target], highest = largest(z, V)
-    total[0] = exp_and_sum(z, z, V, splat(1), splat(highest))
-    return <real>log(total[0]) - (at_target - highest)
+cdef inline void head_logits(
+    int64_t worker, int64_t workers, int64_t N, int64_t C, int64_t V, const real *x, const real *weight, real *z,
+    real *panel
+) noexcept nogil:
+    """zᵀ (V, N) = weight·xᵀ: so that weight, which comes from far, is read where it lies, and x is what is packed."""
+    shared_gemm(worker, workers, V, N, C, weight, C, 1, x, 1, C, z, N, NULL, 0, panel)
 
 
 cdef void linear_cross_entropy_forward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
-    cdef int64_t phase = args[0], N = args[1], C = args[2], V = args[3], P = args[4], n
-    cdef real *x = reals(args[5])
-    cdef int32_t *targets = ints(args[6])
-    cdef real *weight = reals(args[7])
-    cdef real *losses = reals(args[8])
+    cdef int64_t phase = args[0], N = args[1], C = args[2], V = args[3], P = args[4]
     cdef real *z = reals(args[9])
-    cdef real *panel = reals(args[10]) + worker * P
-    cdef real total
     if phase == 0:
-        shared_gemm(worker, workers, N, V, C, x, C, 1, weight, 1, C, z, V, NULL, 0, panel)
+        head_logits(worker, workers, N, C, V, reals(args[5]), reals(args[7]), z, reals(args[10]) + worker * P)
     else:
-        for n in range(share(N, worker, workers, 1), share(N, worker + 1, workers, 1)):
-            losses[n] = cross_entropy_row(z + n * V, targets[n], &total, V)
+        cross_entropy(worker, workers, V, N, z, ints(args[6]), reals(args[8]), NULL)
 
 
 cdef void linear_cross_entropy_backward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
-    cdef int64_t phase = args[0], N = args[1], C = args[2], V = args[3], P = args[4], n
-    cdef real *dlosses = reals(args[5])
+    cdef int64_t phase = args[0], N = args[1], C = args[2], V = args[3], P = args[4]
     cdef real *x = reals(args[6])
-    cdef int32_t *targets = ints(args[7])
     cdef real *weight = reals(args[8])
     cdef real *dx = reals(args[9])
     cdef real *dweight = reals(args[10])
     cdef real *z = reals(args[11])
     cdef real *panel = reals(args[12]) + worker * P
-    cdef real *losses = reals(args[13])
-    cdef real total, at_target
     if phase == 0:
-        shared_gemm(worker, workers, N, V, C, x, C, 1, weight, 1, C, z, V, NULL, 0, panel)
+        head_logits(worker, workers, N, C, V, x, weight, z, panel)
     elif phase == 1:
-        for n in range(share(N, worker, workers, 1), share(N, worker + 1, workers, 1)):
-            losses[n] = cross_entropy_row(z + n * V, targets[n], &total, V)
-            at_target = (z[n * V + targets[n]] * (<real>1 / total) - 1) * dlosses[n]
-            multiply(z + n * V, splat(<real>1 / total * dlosses[n]), V)
-            z[n * V + targets[n]] = at_target
+        cross_entropy(worker, workers, V, N, z, ints(args[7]), reals(args[13]), reals(args[5]))
     else:
-        shared_gemm(worker, workers, N, C, V, z, V, 1, weight, C, 1, dx, C, NULL, 0, panel)
-        shared_gemm(worker, workers, V, C, N, z, 1, V, x, C, 1, dweight, C, dweight, C, panel)
+        shared_gemm(worker, workers, N, C, V, z, 1, N, weight, C, 1, dx, C, NULL, 0, panel)
+        shared_gemm(worker, workers, V, C, N, z, N, 1, x, C, 1, dweight, C, dweight, C, panel)
 
 
 # ---- adamw -----------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@
 
 Nothing is saved: backward brings the logits back in scratch and yields the losses on its way, so a training schedule
 has no forward of this op at all and pays for the logits once. dlosses carries each row's share of the mean. The weight
-is the token table (V, C): its gradient comes here and again at the lookup.
+is the token table (V, C): its gradient comes here and again at the lookup. The compiled kernels hold z transposed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ OP = Op(
     scratch={"z": "N V", "panel": "W P"},
     derive=lambda d: {
         "P": max(
-            panel_elements(d.C, d.V, d.N), panel_elements(d.V, d.C, d.N), panel_elements(d.N, d.C, d.V, by_columns=True)
+            panel_elements(d.C, d.N, d.V), panel_elements(d.V, d.C, d.N, by_columns=True), panel_elements(d.N, d.C, d.V)
         ),
     },
     forward_phases=2,

@@ -8,6 +8,8 @@ from fastbp.graph.graph import Graph
 
 LOGITS_BYTES = 48 << 20
 """The most that the head's logits may take at once; the head runs in slices of rows that fit."""
+TOGETHER = 16
+"""Rows of the head that fill the longest vector: a slice has a multiple of them where that fits."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +29,11 @@ class Plan:
 
 
 def head_rows(graph: Graph, limit_bytes: int = LOGITS_BYTES) -> int:
-    """The most rows whose logits fit in `limit_bytes`; at least one, slices as even as can be."""
+    """The most rows whose logits fit in `limit_bytes`; at least one, slices as even as whole vectors of rows allow."""
     head = graph.nodes[-1]
     rows = head.dims.N
     most = max(1, limit_bytes // (head.dims.V * graph.itemsize))
     slices = -(-rows // most)
-    return -(-rows // slices)
+    even = -(-rows // slices)
+    whole = -(-even // TOGETHER) * TOGETHER
+    return whole if whole <= most and even < rows else even

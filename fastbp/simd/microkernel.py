@@ -4,9 +4,9 @@
 
 A tile may do more on its way, as `FORMS` says: copy the rows of B that it reads to a packed panel, for the tiles below,
 and sum them; where A's columns lie far apart, fetch them term by term or copy them too, for the panels beside. What
-comes next of A, of B and of C is fetched a little before every chunk of terms. Each form is an LLVM function of its own,
-so that its loop has all registers: the sums are phi nodes of vector type, an element of A is broadcast, a row of B is
-loaded as vectors. Strides are bytes, so the forward product (A by rows) and the weight gradient (A by columns) share
+comes next of A, of B and of C is fetched a little before every chunk of terms. Each form is an LLVM function of its
+own, so that its loop has all registers: the sums are phi nodes of vector type, an element of A is broadcast, a row of B
+is loaded as vectors. Strides are bytes, so the forward product (A by rows) and the weight gradient (A by columns) share
 the code. An element of C is one chain of fused multiply-adds in the order of k, started from `init`: its
 bits do not depend on the form, the tile, the slice or the worker.
 """

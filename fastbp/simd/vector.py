@@ -229,8 +229,8 @@ def _vector_type(args_type: Any) -> Any:
 
 
 def elementwise(function: Callable[..., Vector]) -> Any:
-    """An intrinsic (args, x, y, size), or (args, x1, x2, y, size) for a function of two: y = function(x), element by
-    element, over rows at addresses. y may be any of the rows that are read.
+    """An intrinsic (args, x, y, size), with as many rows x as the function takes, up to three: y = function(x), element
+    by element, over rows at addresses. y may be any of the rows that are read.
     """
 
     def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -251,7 +251,11 @@ def elementwise(function: Callable[..., Vector]) -> Any:
     def of_two(typing, args, x1, x2, y, size):
         return types.void(args, types.int64, types.int64, types.int64, types.int64), emit
 
-    return of_two if len(inspect.signature(function).parameters) == 2 else of_one
+    @intrinsic
+    def of_three(typing, args, x1, x2, x3, y, size):
+        return types.void(args, types.int64, types.int64, types.int64, types.int64, types.int64), emit
+
+    return (of_one, of_two, of_three)[len(inspect.signature(function).parameters) - 1]
 
 
 def _largest(a: Vector, b: Vector) -> Vector:

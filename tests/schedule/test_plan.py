@@ -22,9 +22,9 @@ def test_a_small_head_runs_all_rows_at_once() -> None:
     ("limit", "rows"),
     [
         (40_000, 100),  # all 100 rows of 100 float32 fit exactly
-        (39_999, 50),  # one byte less: two slices, as even as can be, and not 99 and 1
-        (13_600, 34),  # 34 fit: three slices of 34, 34, 32
-        (13_599, 25),  # 33 fit, which takes four slices: 25 each
+        (39_999, 64),  # one byte less: two slices, as even as whole vectors can be, and not 99 and 1
+        (13_600, 34),  # 34 fit: three slices of 34, 34, 32, since 48 do not
+        (13_599, 32),  # 33 fit, which takes four slices: 32, 32, 32, 4, and 25 each would be as many vectors
         (400, 1),
         (399, 1),  # a row that does not fit runs all the same
     ],
