@@ -72,13 +72,14 @@ def _qkv(d: Dims) -> dict[str, list[Product]]:
 
 
 def _head(d: Dims) -> dict[str, list[Product]]:
-    logits = Product("forward", d.N, d.V, d.C, (d.C, 1), (1, d.C), d.V)
+    """Logits are held transposed, (V, N)."""
+    logits = Product("forward", d.V, d.N, d.C, (d.C, 1), (1, d.C), d.N)
     return {
         "forward": [logits],
         "backward": [
             logits,
-            Product("dX", d.N, d.C, d.V, (d.V, 1), (d.C, 1), d.C),
-            Product("dW", d.V, d.C, d.N, (1, d.V), (d.C, 1), d.C, accumulates=True),
+            Product("dX", d.N, d.C, d.V, (1, d.N), (d.C, 1), d.C),
+            Product("dW", d.V, d.C, d.N, (d.N, 1), (d.C, 1), d.C, accumulates=True),
         ],
     }
 

@@ -19,7 +19,9 @@ from fastbp.schedule.schedule import Schedule, training_schedule
 CASES = [
     Product("forward", 21, 35, 17, (17, 1), (35, 1), 35),
     Product("forward", 21, 17, 19, (19, 1), (17, 1), 51),  # a third of a row, as in qkv
-    Product("forward", 13, 65, 40, (40, 1), (1, 40), 65),  # the head
+    Product("forward", 65, 13, 40, (40, 1), (1, 40), 13),  # the head, and its two others
+    Product("dX", 13, 40, 65, (1, 13), (40, 1), 40),
+    Product("dW", 65, 40, 13, (13, 1), (40, 1), 40, accumulates=True),
     Product("dX", 21, 17, 35, (105, 1), (1, 35), 17, accumulates=True),
     Product("dW", 17, 35, 400, (1, 17), (35, 1), 35, accumulates=True),
 ]
@@ -73,7 +75,7 @@ def test_who_uses_a_product() -> None:
     products = products_of(schedule_of(DecoderConfig.preset("small"), 12))
     found = {(each.kind, each.N, each.K): (each.where, each.uses) for each in products}
     assert found["forward", 128, 128] == (("qkv", "proj"), 16)
-    assert found["forward", 65, 128] == (("losses",), 1)
+    assert found["forward", 768, 128] == (("losses",), 1)
     assert [each.kind for each in products] == sorted((each.kind for each in products), key=KINDS.index)
 
 
@@ -86,8 +88,8 @@ def test_recomputed_products_count() -> None:
 def test_a_head_in_slices_is_measured_in_slices() -> None:
     products = products_of(schedule_of(DecoderConfig.preset("gpt2"), 1))
     heads = [each for each in products if each.where == ("losses",) and each.kind == "forward"]
-    assert all(each.M < 1024 for each in heads)
-    assert sum(each.M * each.uses for each in heads) == 1024
+    assert all(each.N < 1024 for each in heads)
+    assert sum(each.N * each.uses for each in heads) == 1024
 
 
 def test_every_op_with_products_is_known() -> None:
