@@ -44,11 +44,13 @@ static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static inline int64_t ceiling(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/* One tile: where its operands lie and, where they are copied on the way, to where; how far from A to fetch what comes
-   next of it, and `soon`, rows of B for the next panel. */
+/* Tiles below each other, `count` of them: where the first one's operands lie, A's `a_step` from tile to tile, and where
+   they are copied on the way, to where; how far from A to fetch what comes next of it, and `soon`, rows of B for the next
+   panel. */
 typedef struct {
+    int64_t count;
     const real *a;
-    int64_t a_row, a_col, a_ahead;
+    int64_t a_row, a_col, a_step, a_ahead;
     const real *b; /* the packed panel, or B itself where `pack_b` says where the panel goes */
     int64_t b_row;
     real *c;
@@ -57,10 +59,12 @@ typedef struct {
     int64_t init_row;
     real *pack_a, *pack_b;
     real *sums; /* grow by the rows of B that are copied; or NULL */
-    const real *soon;
-    int64_t soon_rows;
+    const real *soon, *soon_end;
     int fetch_c;
-} Tile;
+} Tiles;
+
+/* Copied tiles of A are set apart by a line more than they need: else all would fall into the same sets of the cache. */
+#define TILE_ELEMENTS(depth) ((depth) * TILE_ROWS + 64 / REAL_BYTES)
 
 /* What a tile does besides: A's columns are far apart, so fetch them term by term, or copy them too; copy B's rows. */
 enum { FETCH_A = 1, PACK_A = 2, PACK_B = 4 };
@@ -68,18 +72,21 @@ enum { FETCH_A = 1, PACK_A = 2, PACK_B = 4 };
 /* `rows`, `vectors` and `extra` are literals at every call, so the loops over them unroll and `sum` lives in registers.
    Row i of A is reached from one of two pointers by a multiple of its stride that an address can hold: a pointer a row
    would not leave enough registers. Fetching is spread over the chunks: one burst of all would fill the line buffers. */
-INLINE void tile(const int rows, const int vectors, const int extra, int64_t depth, const Tile *t) {
+INLINE void tile(
+    const int rows, const int vectors, const int extra, int64_t depth, const Tiles *t, const real *a, real *pack_a, real *c,
+    const real *init, const real **soon)
+{
     vec sum[TILE_ROWS][TILE_VECTORS], total[TILE_VECTORS];
     const int64_t a_row = t->a_row, a_col = t->a_col, b_row = extra & PACK_B ? t->b_row : vectors * LANES;
     int64_t row3 = 3 * a_row;
-    const real *a = t->a, *a4 = a + 4 * a_row, *b = t->b, *next = t->c + rows * t->c_row, *soon = t->soon;
-    real *pack_a = t->pack_a, *pack_b = t->pack_b;
+    const real *a4 = a + 4 * a_row, *b = t->b, *next = c + rows * t->c_row;
+    real *pack_b = t->pack_b;
     HIDE(row3);
     HIDE(a4);
 #define A_AT(i, from, from4) (((i) < 4 ? (from) : (from4)) + ((i) % 4 == 3 ? row3 : (i) % 4 * a_row))
     UNROLL for (int i = 0; i < rows; i++)
         UNROLL for (int j = 0; j < vectors; j++)
-            sum[i][j] = t->init ? load_whole(t->init + i * t->init_row + j * LANES) : (vec){0};
+            sum[i][j] = init ? load_whole(init + i * t->init_row + j * LANES) : (vec){0};
     if (extra & PACK_B)
         UNROLL for (int j = 0; j < vectors; j++)
             total[j] = t->sums ? load_whole(t->sums + j * LANES) : (vec){0};
@@ -96,10 +103,10 @@ INLINE void tile(const int rows, const int vectors, const int extra, int64_t dep
             UNROLL for (int i = 0; i < rows; i++)
                 __builtin_prefetch(A_AT(i, there, there4));
         }
-        if (!(extra & PACK_B) && soon) {
+        if (!(extra & PACK_B) && *soon < t->soon_end) {
             UNROLL for (int j = 0; j < vectors; j++)
-                __builtin_prefetch(soon + j * LANES, 0, 2);
-            soon += t->b_row;
+                __builtin_prefetch(*soon + j * LANES, 0, 2);
+            *soon += t->b_row;
         }
         for (int64_t left = least(rest, CHUNK); left > 0; left--) {
             vec y[TILE_VECTORS];
@@ -131,33 +138,45 @@ INLINE void tile(const int rows, const int vectors, const int extra, int64_t dep
 #undef A_AT
     UNROLL for (int i = 0; i < rows; i++)
         UNROLL for (int j = 0; j < vectors; j++)
-            store_whole(t->c + i * t->c_row + j * LANES, sum[i][j]);
+            store_whole(c + i * t->c_row + j * LANES, sum[i][j]);
     if (extra & PACK_B && t->sums)
         UNROLL for (int j = 0; j < vectors; j++)
             store_whole(t->sums + j * LANES, total[j]);
 }
 
-typedef void Kernel(int64_t depth, const Tile *t);
+INLINE void tiles(const int rows, const int vectors, const int extra, int64_t depth, const Tiles *t) {
+    const real *a = t->a, *init = t->init, *soon = t->soon;
+    real *pack_a = t->pack_a, *c = t->c;
+    for (int64_t left = t->count; left > 0; left--) {
+        tile(rows, vectors, extra, depth, t, a, pack_a, c, init, &soon);
+        a += t->a_step;
+        pack_a += TILE_ELEMENTS(depth);
+        c += rows * t->c_row;
+        init = init ? init + rows * t->init_row : NULL;
+    }
+}
 
-/* The forms of `tile`, each a function of its own so that the compiler gives its loop all registers. */
+typedef void Kernel(int64_t depth, const Tiles *t);
+
+/* The forms of `tiles`, each a function of its own so that the compiler gives its loop all registers. */
 #define FORM(name, rows, vectors, extra)                                                                 \
-    static __attribute__((noinline, unused)) void name##_##vectors(int64_t depth, const Tile *t) {       \
-        tile(rows, vectors, extra, depth, t);                                                            \
+    static __attribute__((noinline, unused)) void name##_##vectors(int64_t depth, const Tiles *t) {       \
+        tiles(rows, vectors, extra, depth, t);                                                           \
     }
 #define FORMS(vectors)                                                                                   \
-    FORM(tile_plain, TILE_ROWS, vectors, 0)                                                              \
-    FORM(tile_fetch_a, TILE_ROWS, vectors, FETCH_A)                                                      \
-    FORM(tile_pack_a, TILE_ROWS, vectors, PACK_A)                                                        \
-    FORM(tile_pack_b, TILE_ROWS, vectors, PACK_B)                                                        \
-    FORM(tile_fetch_a_pack_b, TILE_ROWS, vectors, FETCH_A | PACK_B)                                      \
-    FORM(tile_pack_a_pack_b, TILE_ROWS, vectors, PACK_A | PACK_B)                                        \
-    FORM(tile_last4, 4, vectors, 0)                                                                      \
-    FORM(tile_last2, 2, vectors, 0)                                                                      \
-    FORM(tile_last1, 1, vectors, 0)
+    FORM(tiles_plain, TILE_ROWS, vectors, 0)                                                              \
+    FORM(tiles_fetch_a, TILE_ROWS, vectors, FETCH_A)                                                      \
+    FORM(tiles_pack_a, TILE_ROWS, vectors, PACK_A)                                                        \
+    FORM(tiles_pack_b, TILE_ROWS, vectors, PACK_B)                                                        \
+    FORM(tiles_fetch_a_pack_b, TILE_ROWS, vectors, FETCH_A | PACK_B)                                      \
+    FORM(tiles_pack_a_pack_b, TILE_ROWS, vectors, PACK_A | PACK_B)                                        \
+    FORM(tiles_last4, 4, vectors, 0)                                                                      \
+    FORM(tiles_last2, 2, vectors, 0)                                                                      \
+    FORM(tiles_last1, 1, vectors, 0)
 #define TABLE(vectors)                                                                                   \
-    {tile_plain_##vectors,  tile_fetch_a_##vectors,        tile_pack_a_##vectors,       NULL,            \
-     tile_pack_b_##vectors, tile_fetch_a_pack_b_##vectors, tile_pack_a_pack_b_##vectors}
-#define LAST_TABLE(vectors) {NULL, tile_last1_##vectors, tile_last2_##vectors, NULL, tile_last4_##vectors}
+    {tiles_plain_##vectors,  tiles_fetch_a_##vectors,        tiles_pack_a_##vectors,       NULL,            \
+     tiles_pack_b_##vectors, tiles_fetch_a_pack_b_##vectors, tiles_pack_a_pack_b_##vectors}
+#define LAST_TABLE(vectors) {NULL, tiles_last1_##vectors, tiles_last2_##vectors, NULL, tiles_last4_##vectors}
 
 FORMS(1)
 FORMS(2)
@@ -170,52 +189,43 @@ static Kernel *const WHOLE[][7] = {TABLE(1), TABLE(2)};
 static Kernel *const LAST[][5] = {LAST_TABLE(1), LAST_TABLE(2)};
 #endif
 
-/* Copied tiles of A are set apart by a line more than they need: else all would fall into the same sets of the cache. */
-#define TILE_ELEMENTS(depth) ((depth) * TILE_ROWS + 64 / REAL_BYTES)
-
 /* All tiles of A's rows against one panel. `copies` is where A is copied to by the first panel and read from by the
    others; NULL where it is read where it lies. The last rows always are. To the first panel A comes from far, so a whole
    tile's time before it is read: what the tile below needs, or where A lies by columns, the next line of each. */
 static __attribute__((unused)) void run_panel(
-    int64_t vectors, int64_t rows, int64_t depth, int first_panel, real *copies, Tile t)
+    int64_t vectors, int64_t rows, int64_t depth, int first_panel, real *copies, Tiles t)
 {
-    const real *a = t.a;
-    const int64_t a_row = t.a_row, a_col = t.a_col;
-    int64_t m = 0;
-    for (; m + TILE_ROWS <= rows; m += TILE_ROWS) {
-        int extra = t.pack_b ? PACK_B : 0;
-        t.a = a + m * a_row;
-        t.a_ahead = CHUNK;
-        if (copies && first_panel) {
-            t.pack_a = copies + m / TILE_ROWS * TILE_ELEMENTS(depth);
-            extra |= PACK_A;
-        } else if (copies) {
-            t.a = copies + m / TILE_ROWS * TILE_ELEMENTS(depth), t.a_row = 1, t.a_col = TILE_ROWS;
-            t.a_ahead = CHUNK * TILE_ROWS;
-        } else if (a_row == 1) {
-            extra |= FETCH_A;
-            t.a_ahead = first_panel ? CHUNK : AHEAD * a_col;
-        } else if (first_panel && m + 2 * TILE_ROWS <= rows)
-            t.a_ahead = TILE_ROWS * a_row;
-        WHOLE[vectors - 1][extra](depth, &t);
-        if (t.pack_b)
-            t.b = t.pack_b, t.pack_b = NULL;
-        else if (t.soon) {
-            t.soon += ceiling(depth, CHUNK) * t.b_row;
-            t.soon_rows -= ceiling(depth, CHUNK);
-            t.soon = t.soon_rows > 0 ? t.soon : NULL;
-        }
+    const int64_t whole = rows / TILE_ROWS;
+    Tiles last = t;
+    int extra = 0;
+    t.a_step = TILE_ROWS * t.a_row;
+    t.a_ahead = first_panel ? t.a_step : CHUNK;
+    if (copies && first_panel)
+        t.pack_a = copies, extra = PACK_A;
+    else if (copies)
+        t.a = copies, t.a_row = 1, t.a_col = TILE_ROWS, t.a_step = TILE_ELEMENTS(depth), t.a_ahead = CHUNK * TILE_ROWS;
+    else if (t.a_row == 1)
+        t.a_ahead = first_panel ? CHUNK : AHEAD * t.a_col, extra = FETCH_A;
+    if (t.pack_b) {
+        t.count = 1;
+        WHOLE[vectors - 1][extra | PACK_B](depth, &t);
+        t.a += t.a_step;
+        t.pack_a += TILE_ELEMENTS(depth);
         t.c += TILE_ROWS * t.c_row;
         t.init = t.init ? t.init + TILE_ROWS * t.init_row : NULL;
+        t.b = last.b = t.pack_b;
     }
-    t.a_row = a_row, t.a_col = a_col, t.a_ahead = CHUNK;
-    for (int64_t height = 4; height; height /= 2)
+    t.count = t.pack_b ? whole - 1 : whole;
+    WHOLE[vectors - 1][extra](depth, &t);
+    last.count = 1, last.a_ahead = CHUNK;
+    for (int64_t height = 4, m = whole * TILE_ROWS; height; height /= 2)
         if ((rows - m) & height) {
-            t.a = a + m * a_row;
-            LAST[vectors - 1][height](depth, &t);
+            Tiles here = last;
+            here.a += m * last.a_row;
+            here.c += m * last.c_row;
+            here.init = last.init ? last.init + m * last.init_row : NULL;
+            LAST[vectors - 1][height](depth, &here);
             m += height;
-            t.c += height * t.c_row;
-            t.init = t.init ? t.init + height * t.init_row : NULL;
         }
 }
 
@@ -283,14 +293,14 @@ static void pack_columns(int64_t depth, int64_t columns, int64_t width, const re
 }
 
 /* A panel whose columns do not fill its vectors: tile by tile through `scratch`, one tile large. */
-static void run_ragged_panel(int64_t vectors, int64_t columns, int64_t rows, int64_t depth, real *scratch, Tile t) {
+static void run_ragged_panel(int64_t vectors, int64_t columns, int64_t rows, int64_t depth, real *scratch, Tiles t) {
     const int64_t width = vectors * LANES;
     for (int64_t m = 0; m < rows; m += TILE_ROWS) {
         const int64_t height = least(TILE_ROWS, rows - m);
         for (int64_t i = 0; t.init && i < height; i++)
             for (int64_t j = 0; j < columns; j += LANES)
                 store_whole(scratch + i * width + j, load(t.init + i * t.init_row + j, columns - j));
-        Tile inside = t;
+        Tiles inside = t;
         inside.c = scratch, inside.c_row = width, inside.init_row = width, inside.fetch_c = 0;
         if (t.init)
             inside.init = scratch;
@@ -358,12 +368,13 @@ static void block_product(
                     pack_columns(depth, columns, width, at_b, b_col, panel);
                 else if (s == 0 && !on_the_way)
                     pack_rows(depth, columns, width, at_b, b_row, panel, sums);
-                const Tile t = {
+                const Tiles t = {
                     .a = a + k * a_col + m * a_row, .a_row = a_row, .a_col = a_col,
                     .b = on_the_way ? at_b : panel, .b_row = b_row, .pack_b = on_the_way ? panel : NULL,
                     .c = c + m * c_row + j, .c_row = c_row,
                     .init = begin ? begin + m * begin_row + j : NULL, .init_row = begin_row,
-                    .sums = sums, .soon = on_the_way && p + 1 < panels ? at_b + width : NULL, .soon_rows = depth,
+                    .sums = sums, .soon = at_b + width,
+                    .soon_end = on_the_way && p + 1 < panels ? at_b + width + depth * b_row : NULL,
                     .fetch_c = M * c_row * REAL_BYTES > CACHED_BYTES,
                 };
                 if (columns == width)

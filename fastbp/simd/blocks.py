@@ -41,49 +41,46 @@ def cut(size, index, parts):
 
 
 def panel_entry(
-    args, vectors, rows, depth, first, copies, a, a_row, a_col, b, b_row, pack_b, sums, soon,
+    args, vectors, rows, depth, first, copies, a, a_row, a_col, b, b_row, pack_b, sums, soon, soon_end,
     c, c_row, init, init_row, fetch_c,
 ):  # fmt: skip
     # Copied tiles are set apart by a line more than they need: else all would fall into the same sets of the cache.
     size = itemsize(args)
-    column, chunk = tallest * size, LINE // size
-    soon_rows = depth
-    m = 0
+    column = tallest * size
+    copied = depth * column + LINE
+    whole, m = rows // tallest * tallest, 0
     while m < rows:
-        height, form, at, row, col, ahead, pack_a = tallest, 0, a + m * a_row, a_row, a_col, LINE, 0
-        if rows - m < tallest:
-            height = tile4 if rows - m >= tile4 else tile2 if rows - m >= tile2 else 1
-        elif copies:
-            copy = copies + m // tallest * (depth * column + LINE)
-            if first:
+        form, at, row, col, step, ahead, pack_a = 0, a + m * a_row, a_row, a_col, tallest * a_row, LINE, 0
+        if m < whole:
+            height, count = tallest, 1 if pack_b else (whole - m) // tallest
+            copy = copies + m // tallest * copied
+            if copies and first:
                 pack_a, form = copy, PACK_A
-            else:
-                at, row, col, ahead = copy, size, column, chunk * column
-        elif a_row == size:
-            form = FETCH_A
-            ahead = LINE if first else AHEAD * a_col
-        elif first and m + 2 * tallest <= rows:
-            ahead = tallest * a_row
-        if pack_b:
-            form |= PACK_B
+            elif copies:
+                at, row, col, step, ahead = copy, size, column, copied, LINE // size * column
+            elif a_row == size:
+                form, ahead = FETCH_A, LINE if first else AHEAD * a_col
+            elif first:
+                ahead = step
+            if pack_b:
+                form |= PACK_B
+        else:
+            height, count = tile4 if rows - m >= tile4 else tile2 if rows - m >= tile2 else 1, 1
         tile(
-            args, height, vectors, form, depth,
-            at, row, col, ahead, b, b_row, c, c_row, init, init_row, pack_a, pack_b, sums, soon, fetch_c,
+            args, height, vectors, form, depth, count,
+            at, row, col, step, ahead, b, b_row, c, c_row, init, init_row,
+            pack_a, pack_b, sums, soon, soon_end, fetch_c,
         )  # fmt: skip
         if pack_b:
             b, pack_b = pack_b, 0
-        elif soon:
-            chunks = ceiling(depth, chunk)
-            soon_rows -= chunks
-            soon = soon + chunks * b_row if soon_rows > 0 else 0
-        m += height
-        c += height * c_row
-        init += height * init_row
+        m += count * height
+        c += count * height * c_row
+        init += count * height * init_row
 
 
 @linked(panel_entry)
 def run_panel(
-    args, vectors, rows, depth, first, copies, a, a_row, a_col, b, b_row, pack_b, sums, soon,
+    args, vectors, rows, depth, first, copies, a, a_row, a_col, b, b_row, pack_b, sums, soon, soon_end,
     c, c_row, init, init_row, fetch_c,
 ):  # fmt: skip
     """All tiles of A's rows against one panel.
@@ -91,7 +88,7 @@ def run_panel(
     `pack_b` is 0, or where the first tile copies the panel that it reads at `b`. `copies` is where A is copied to by
     the first panel and read from by the others; 0 where it is read where it lies. The last rows always are. To the
     first panel A comes from far, so a whole tile's time before it is read: what the tile below needs, or where A lies
-    by columns, the next line of each. `soon` is 0, or the next panel's rows, to be fetched; `sums` as in a tile.
+    by columns, the next line of each. `sums`, `soon` and `soon_end` as in a tile.
     """
 
 
@@ -109,7 +106,7 @@ def run_ragged_panel(args, vectors, columns, rows, depth, scratch, a, a_row, a_c
                     inside[i * width + j] = first[j]
         start, start_row = (scratch, width_bytes) if init else (0, 0)
         run_panel(
-            args, vectors, height, depth, 0, 0, a + m * a_row, a_row, a_col, panel, 0, 0, 0, 0,
+            args, vectors, height, depth, 0, 0, a + m * a_row, a_row, a_col, panel, 0, 0, 0, 0, 0,
             scratch, width_bytes, start, start_row, 0,
         )  # fmt: skip
         for i in range(height):
@@ -145,7 +142,8 @@ def block_product(args, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, ini
                 count = cut(vectors, p + 1, panels) - v
                 j, width = v * length, count * length
                 columns = min(N - j, width)
-                from_b, pack_b, soon = b + k * b_row + j * b_col, 0, 0
+                from_b, pack_b, soon_end = b + k * b_row + j * b_col, 0, 0
+                soon = from_b + width * size
                 to_sums = sums + j * size if sums else 0
                 panel = scratch + j * depth * size if blocks > 1 else scratch
                 if s == 0 and b_col != size:
@@ -154,13 +152,13 @@ def block_product(args, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, ini
                     pack_rows(args, depth, columns, width, from_b, b_row, panel, to_sums)
                 elif s == 0:
                     pack_b = panel
-                    soon = from_b + width * size if p + 1 < panels else 0
+                    soon_end = soon + depth * b_row if p + 1 < panels else 0
                 at_a, at_c = a + k * a_col + m * a_row, c + m * c_row + j * size
                 start = begin + m * begin_row + j * size if begin else 0
                 if columns == width:
                     run_panel(
                         args, count, rows, depth, 1 if p == 0 else 0, copies, at_a, a_row, a_col,
-                        from_b if pack_b else panel, b_row, pack_b, to_sums, soon,
+                        from_b if pack_b else panel, b_row, pack_b, to_sums, soon, soon_end,
                         at_c, c_row, start, begin_row, fetch_c,
                     )  # fmt: skip
                 else:

@@ -1,4 +1,5 @@
-"""The heart of every product: a tile of C kept in registers while the terms of a block stream past.
+"""The heart of every product: a tile of C kept in registers while the terms of a block stream past; one call does all
+tiles below each other.
 
     C[0:rows, 0:vectors·VL] = init + Σ_k A[·, k] · B[k, ·]
 
@@ -36,13 +37,13 @@ LINE = 64
 """Bytes of a row of A that a chunk of terms reads."""
 
 OPERANDS = (
-    "a", "a_row", "a_col", "a_ahead", "b", "b_row", "c", "c_row", "init", "init_row", "pack_a", "pack_b", "sums",
-    "soon", "fetch_c",
+    "count", "a", "a_row", "a_col", "a_step", "a_ahead", "b", "b_row", "c", "c_row", "init", "init_row", "pack_a",
+    "pack_b", "sums", "soon", "soon_end", "fetch_c",
 )  # fmt: skip
-"""A tile's arguments behind `depth`: addresses and strides in bytes. `init` is 0 or where the first values lie. With
-PACK_B `b` has rows `b_row` apart, which `sums` grow by where it is not 0; else it is a panel, and `b_row` leads from
-row to row of `soon`, the next panel's rows, where that is not 0. `a_ahead` is from A to what comes next of it, and
-`fetch_c` tells whether to fetch the next tile's C."""
+"""The arguments behind `depth`: the number of tiles, at least 1, and addresses and strides in bytes. `a_step` leads
+from one tile's A to the next, `a_ahead` to what comes next of A; `init` is 0 or where the first values lie. With PACK_B
+`b` has rows `b_row` apart, which `sums` grow by where it is not 0; else it is a panel, and the next panel's rows, `b_row`
+apart, lie from `soon` up to `soon_end`, to be fetched. `fetch_c` tells whether to fetch the next tile's C."""
 
 
 class _Tile:
@@ -53,23 +54,42 @@ class _Tile:
         self.vector, self.step = vector_type(itemsize), vector_length(itemsize) * itemsize
         self.builder = builder = ir.IRBuilder(function.append_basic_block("entry"))
         self.depth = function.args[0]
-        self.given = dict(zip(OPERANDS, function.args[1:], strict=True))
-        names = ("a", "b", "c", "pack_a", "pack_b")
-        self.pointers = {name: builder.inttoptr(self.given[name], BYTES) for name in names}
-        tile = [(i, j) for i in range(rows) for j in range(vectors)]
-        sums = self._starts("init", lambda base: [self._at(base, "init_row", i, j) for i, j in tile])
-        totals = self._starts("sums", self._columns) if form & PACK_B else []
-        self.b_row = self.given["b_row"] if form & PACK_B else number(vectors * self.step)
-        self.row3 = hidden(builder, builder.mul(self.given["a_row"], number(3)))
-        values = self._chunks([*sums, *totals])
-        for (i, j), value in zip(tile, values, strict=False):
-            store(builder, value, self._at(self.pointers["c"], "c_row", i, j), itemsize)
-        if form & PACK_B:
-            with builder.if_then(builder.icmp_signed("!=", self.given["sums"], number(0))):
-                places = self._columns(builder.inttoptr(self.given["sums"], BYTES))
-                for value, place in zip(values[len(tile) :], places, strict=True):
-                    store(builder, value, place, itemsize)
+        self.given = given = dict(zip(OPERANDS, function.args[1:], strict=True))
+        self.b_row = given["b_row"] if form & PACK_B else number(vectors * self.step)
+        self.row3 = hidden(builder, builder.mul(given["a_row"], number(3)))
+        names = ("a", "b", "c", "pack_a", "pack_b", "soon", "soon_end")
+        self.pointers = {name: builder.inttoptr(given[name], BYTES) for name in names}
+        moving = ("a", "c", "pack_a", "soon")
+        loop = Loop(builder, "tile", [given["count"], given["init"], *(self.pointers[name] for name in moving)])
+        left, init, *pointers = loop.variables
+        self.pointers.update(zip(moving, pointers, strict=True))
+        soon = self._run(init)
+        left = builder.sub(left, number(1))
+        column = number(rows * itemsize)
+        steps = {
+            "a": given["a_step"], "c": builder.mul(given["c_row"], number(rows)),
+            "pack_a": builder.add(builder.mul(self.depth, column), number(LINE)),
+        }  # fmt: skip
+        below = [builder.gep(self.pointers[name], [step]) for name, step in steps.items()]
+        init = builder.add(init, builder.mul(given["init_row"], number(rows)))
+        loop.close(builder.icmp_signed(">", left, number(0)), [left, init, *below, soon])
         builder.ret_void()
+
+    def _run(self, init: Any) -> Any:
+        """One tile; returns where `soon` has come to."""
+        builder, given = self.builder, self.given
+        tile = [(i, j) for i in range(self.rows) for j in range(self.vectors)]
+        sums = self._starts(init, lambda base: [self._at(base, "init_row", i, j) for i, j in tile])
+        totals = self._starts(given["sums"], self._columns) if self.form & PACK_B else []
+        soon, *values = self._chunks([*sums, *totals])
+        for (i, j), value in zip(tile, values, strict=False):
+            store(builder, value, self._at(self.pointers["c"], "c_row", i, j), self.itemsize)
+        if self.form & PACK_B:
+            with builder.if_then(builder.icmp_signed("!=", given["sums"], number(0))):
+                places = self._columns(builder.inttoptr(given["sums"], BYTES))
+                for value, place in zip(values[len(tile) :], places, strict=True):
+                    store(builder, value, place, self.itemsize)
+        return soon
 
     def _at(self, base: Any, stride: str, i: int, j: int) -> Any:
         """Vector j of row i."""
@@ -80,10 +100,10 @@ class _Tile:
         """The vectors of a row."""
         return [self.builder.gep(base, [number(j * self.step)]) for j in range(self.vectors)]
 
-    def _starts(self, name: str, places: Callable[[Any], list[Any]]) -> list[Any]:
-        """Vectors that lie at places from an argument on, or zeros where that is 0."""
-        builder, base = self.builder, self.given[name]
-        start, some = builder.block, builder.append_basic_block(name)
+    def _starts(self, base: Any, places: Callable[[Any], list[Any]]) -> list[Any]:
+        """Vectors that lie at places from an address on, or zeros where that is 0."""
+        builder = self.builder
+        start, some = builder.block, builder.append_basic_block("some")
         ready = builder.append_basic_block("ready")
         builder.cbranch(builder.icmp_signed("!=", base, number(0)), some, ready)
         builder.position_at_end(some)
@@ -98,16 +118,15 @@ class _Tile:
         return values
 
     def _chunks(self, sums: list[Any]) -> list[Any]:
-        """All terms, a line of A's rows at a time; fetching is spread over the chunks, since one burst of all would
-        fill the line buffers."""
+        """All terms, a line of A's rows at a time: `soon`, moved on, the sums and B's totals. Fetching is spread over
+        the chunks, since one burst of all would fill the line buffers."""
         builder, pointers, chunk = self.builder, self.pointers, number(LINE // self.itemsize)
         fetch_c = builder.icmp_signed("!=", self.given["fetch_c"], number(0))
         unfetched = builder.select(fetch_c, number(self.vectors), number(0))
         far_rows = hidden(builder, builder.gep(pointers["a"], [builder.mul(self.given["a_row"], number(4))]))
         streams = [pointers["a"], far_rows, pointers["b"], pointers["pack_a"], pointers["pack_b"]]
         following = self._at(pointers["c"], "c_row", self.rows, 0)
-        soon = builder.inttoptr(self.given["soon"], BYTES)
-        loop = Loop(builder, "chunk", [self.depth, unfetched, following, soon, *streams, *sums])
+        loop = Loop(builder, "chunk", [self.depth, unfetched, following, pointers["soon"], *streams, *sums])
         rest, unfetched, following, soon, *values = loop.variables
         some = builder.icmp_signed(">", unfetched, number(0))
         with builder.if_then(some):
@@ -118,20 +137,19 @@ class _Tile:
             for i in range(self.rows):
                 prefetch(builder, self._row_of_a(a, a4, i))
         if not self.form & PACK_B:
-            with builder.if_then(builder.icmp_signed("!=", self.given["soon"], number(0))):
+            wanted = builder.icmp_unsigned("<", soon, pointers["soon_end"])
+            with builder.if_then(wanted):
                 for j in range(self.vectors):
                     prefetch(builder, builder.gep(soon, [number(j * self.step)]), locality=2)
+            soon = builder.gep(soon, [builder.select(wanted, self.given["b_row"], number(0))])
         short = builder.icmp_signed("<", rest, chunk)
         values = self._terms(builder.select(short, rest, chunk), values)
         rest = builder.sub(rest, chunk)
         loop.close(
             builder.icmp_signed(">", rest, number(0)),
-            [
-                rest, builder.sub(unfetched, number(1)), builder.gep(following, [number(self.step)]),
-                builder.gep(soon, [self.given["b_row"]]), *values,
-            ],
-        )  # fmt: skip
-        return values[len(streams) :]
+            [rest, builder.sub(unfetched, number(1)), builder.gep(following, [number(self.step)]), soon, *values],
+        )
+        return [soon, *values[len(streams) :]]
 
     def _terms(self, count: Any, values: list[Any]) -> list[Any]:
         """`count` > 0 terms: the moved pointers, the sums and B's totals."""
@@ -206,10 +224,11 @@ def forms(target: Target) -> list[tuple[int, int, int]]:
 @intrinsic
 def tile(
     typing, args, rows, vectors, form, depth,
-    a, a_row, a_col, a_ahead, b, b_row, c, c_row, init, init_row, pack_a, pack_b, sums, soon, fetch_c,
+    count, a, a_row, a_col, a_step, a_ahead, b, b_row, c, c_row, init, init_row, pack_a,
+    pack_b, sums, soon, soon_end, fetch_c,
 ):  # fmt: skip
-    """Runs one tile: `rows` of A, one of the target's heights, against `vectors` of B, in one of `forms`. To be called
-    at one place of a module."""
+    """Runs tiles: `rows` of A each, one of the target's heights, against `vectors` of B, in one of `forms`. To be
+    called at one place of a module."""
     size = args.dtype.bitwidth // 8
 
     def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:

@@ -229,7 +229,7 @@ def _tiles_met(monkeypatch: pytest.MonkeyPatch, size: int) -> set[tuple[int, int
         met.add((rows, vectors, form, operands[-1]))
 
     def ragged(args, vectors, columns, rows, depth, scratch, a, a_row, a_col, *_):  # type: ignore[no-untyped-def]
-        blocks.panel_entry(args, vectors, rows, depth, 0, 0, a, a_row, a_col, 1, 1, 0, 0, 0, 1, 1, 0, 0, 0)
+        blocks.panel_entry(args, vectors, rows, depth, 0, 0, a, a_row, a_col, 1, 1, 0, 0, 0, 0, 1, 1, 0, 0, 0)
 
     for module in (blocks, gemm):
         monkeypatch.setattr(module, "itemsize", lambda args: size)
