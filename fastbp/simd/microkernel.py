@@ -42,8 +42,8 @@ OPERANDS = (
 )  # fmt: skip
 """The arguments behind `depth`: the number of tiles, at least 1, and addresses and strides in bytes. `a_step` leads
 from one tile's A to the next, `a_ahead` to what comes next of A; `init` is 0 or where the first values lie. With PACK_B
-`b` has rows `b_row` apart, which `sums` grow by where it is not 0; else it is a panel, and the next panel's rows, `b_row`
-apart, lie from `soon` up to `soon_end`, to be fetched. `fetch_c` tells whether to fetch the next tile's C."""
+`b` has rows `b_row` apart, which `sums` grow by where it is not 0; else it is a panel, and the next panel's rows lie
+from `soon` up to `soon_end`, `b_row` apart, to be fetched. `fetch_c` tells whether to fetch the next tile's C."""
 
 
 class _Tile:
