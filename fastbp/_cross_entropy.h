@@ -24,21 +24,17 @@ static void column_sums(int64_t V, int64_t N, int64_t columns, const real *z, ve
         largest[j] = lowest, total[j] = (vec){0};
     for (int64_t begin = 0; begin < V; begin += ENTRIES) {
         const int64_t end = least(begin + ENTRIES, V);
-        vec highest[STRIP_VECTORS], sum[STRIP_VECTORS];
-        memcpy(highest, largest, vectors * sizeof(vec));
-        for (int64_t v = begin; v < end; v++)
-            for (int64_t j = 0; j < vectors; j++)
-                highest[j] = larger(load(z + v * N + j * LANES, columns - j * LANES), highest[j]);
         for (int64_t j = 0; j < vectors; j++) {
-            total[j] *= vector_exp_scaled(largest[j] - highest[j], splat(1));
-            largest[j] = highest[j];
-            sum[j] = (vec){0};
+            const real *at = z + j * LANES;
+            const int64_t left = columns - j * LANES;
+            vec highest = largest[j], sum = {0};
+            for (int64_t v = begin; v < end; v++)
+                highest = larger(load(at + v * N, left), highest);
+            for (int64_t v = begin; v < end; v++)
+                sum += vector_exp_scaled(load(at + v * N, left) - highest, splat(1));
+            total[j] = total[j] * vector_exp_scaled(largest[j] - highest, splat(1)) + sum;
+            largest[j] = highest;
         }
-        for (int64_t v = begin; v < end; v++)
-            for (int64_t j = 0; j < vectors; j++)
-                sum[j] += vector_exp_scaled(load(z + v * N + j * LANES, columns - j * LANES) - largest[j], splat(1));
-        for (int64_t j = 0; j < vectors; j++)
-            total[j] += sum[j];
     }
 }
 

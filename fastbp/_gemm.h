@@ -54,7 +54,7 @@ typedef struct {
     const real *b; /* the packed panel, or B itself where `pack_b` says where the panel goes */
     int64_t b_row;
     real *c;
-    int64_t c_row;
+    int64_t c_row, columns; /* fewer than its vectors hold where C ends */
     const real *init; /* NULL starts from zero */
     int64_t init_row;
     real *pack_a, *pack_b;
@@ -84,9 +84,12 @@ INLINE void tile(
     HIDE(row3);
     HIDE(a4);
 #define A_AT(i, from, from4) (((i) < 4 ? (from) : (from4)) + ((i) % 4 == 3 ? row3 : (i) % 4 * a_row))
+    const int whole = t->columns == vectors * LANES;
     UNROLL for (int i = 0; i < rows; i++)
-        UNROLL for (int j = 0; j < vectors; j++)
-            sum[i][j] = init ? load_whole(init + i * t->init_row + j * LANES) : (vec){0};
+        UNROLL for (int j = 0; j < vectors; j++) {
+            const real *at = init + i * t->init_row + j * LANES;
+            sum[i][j] = !init ? (vec){0} : whole ? load_whole(at) : load(at, t->columns - j * LANES);
+        }
     if (extra & PACK_B)
         UNROLL for (int j = 0; j < vectors; j++)
             total[j] = t->sums ? load_whole(t->sums + j * LANES) : (vec){0};
@@ -137,8 +140,13 @@ INLINE void tile(
     }
 #undef A_AT
     UNROLL for (int i = 0; i < rows; i++)
-        UNROLL for (int j = 0; j < vectors; j++)
-            store_whole(c + i * t->c_row + j * LANES, sum[i][j]);
+        UNROLL for (int j = 0; j < vectors; j++) {
+            real *at = c + i * t->c_row + j * LANES;
+            if (whole)
+                store_whole(at, sum[i][j]);
+            else
+                store(at, sum[i][j], t->columns - j * LANES);
+        }
     if (extra & PACK_B && t->sums)
         UNROLL for (int j = 0; j < vectors; j++)
             store_whole(t->sums + j * LANES, total[j]);
@@ -292,28 +300,6 @@ static void pack_columns(int64_t depth, int64_t columns, int64_t width, const re
     }
 }
 
-/* A panel whose columns do not fill its vectors: tile by tile through `scratch`, one tile large. */
-static void run_ragged_panel(int64_t vectors, int64_t columns, int64_t rows, int64_t depth, real *scratch, Tiles t) {
-    const int64_t width = vectors * LANES;
-    for (int64_t m = 0; m < rows; m += TILE_ROWS) {
-        const int64_t height = least(TILE_ROWS, rows - m);
-        for (int64_t i = 0; t.init && i < height; i++)
-            for (int64_t j = 0; j < columns; j += LANES)
-                store_whole(scratch + i * width + j, load(t.init + i * t.init_row + j, columns - j));
-        Tiles inside = t;
-        inside.c = scratch, inside.c_row = width, inside.init_row = width, inside.fetch_c = 0;
-        if (t.init)
-            inside.init = scratch;
-        run_panel(vectors, height, depth, 0, NULL, inside);
-        for (int64_t i = 0; i < height; i++)
-            for (int64_t j = 0; j < columns; j += LANES)
-                store(t.c + i * t.c_row + j, load_whole(scratch + i * width + j), columns - j);
-        t.a += TILE_ROWS * t.a_row;
-        t.c += TILE_ROWS * t.c_row;
-        t.init = t.init ? t.init + TILE_ROWS * t.init_row : NULL;
-    }
-}
-
 /* What a product does besides: `run` with each block of C when its sums are done, while it is in the cache, where `in` and
    `out` lie like C; `sums`, one a column, grow by B's rows, whose columns must be contiguous. Each may be NULL. */
 typedef struct Also Also;
@@ -348,8 +334,8 @@ static void block_product(
     const int64_t vectors = ceiling(N, LANES), panels = ceiling(vectors, TILE_VECTORS), depths = ceiling(K, blocking.depth);
     const int64_t tiles = ceiling(M, TILE_ROWS), blocks = M <= ROWS ? 1 : ceiling(M, blocking.rows);
     const int64_t kept = blocks > 1 ? vectors : least(vectors, TILE_VECTORS); /* else a panel is not met again */
-    real *ragged = scratch + kept * LANES * least(K, blocking.depth);
-    real *copied = a_row == 1 && a_col * REAL_BYTES > FAR_BYTES && panels > 1 ? ragged + TILE_ROWS * TILE_VECTORS * LANES : NULL;
+    real *behind = scratch + kept * LANES * least(K, blocking.depth);
+    real *copied = a_row == 1 && a_col * REAL_BYTES > FAR_BYTES && panels > 1 ? behind : NULL;
     for (int64_t q = 0; q < depths; q++) {
         const int64_t k = cut(K, q, depths), depth = cut(K, q + 1, depths) - k;
         const real *begin = k ? c : init;
@@ -371,16 +357,13 @@ static void block_product(
                 const Tiles t = {
                     .a = a + k * a_col + m * a_row, .a_row = a_row, .a_col = a_col,
                     .b = on_the_way ? at_b : panel, .b_row = b_row, .pack_b = on_the_way ? panel : NULL,
-                    .c = c + m * c_row + j, .c_row = c_row,
+                    .c = c + m * c_row + j, .c_row = c_row, .columns = columns,
                     .init = begin ? begin + m * begin_row + j : NULL, .init_row = begin_row,
                     .sums = sums, .soon = at_b + width,
                     .soon_end = on_the_way && p + 1 < panels ? at_b + width + depth * b_row : NULL,
                     .fetch_c = M * c_row * REAL_BYTES > CACHED_BYTES,
                 };
-                if (columns == width)
-                    run_panel(count, rows, depth, p == 0, copied, t);
-                else
-                    run_ragged_panel(count, columns, rows, depth, ragged, t);
+                run_panel(count, rows, depth, p == 0, copied, t);
             }
             if (also.run && q == depths - 1) {
                 const Also here = also_from(&also, m, 0);

@@ -47,6 +47,7 @@ cdef extern from "_layernorm.h" nogil:
         const real *rstd, real *dweight, real *dbias)
 
 cdef extern from "_gemm.h" nogil:
+    const int64_t CACHED_BYTES
     const int64_t TILE_ROWS
     const int64_t TILE_VECTORS
     const int64_t DEPTH
@@ -221,10 +222,9 @@ cdef void layernorm_forward(const int64_t *args, int64_t worker, int64_t workers
 
 
 cdef inline void layernorm_backward_row(
-    const real *dy, const real *x, const real *weight, vec m, vec r, real *dx, real *stream, int64_t C
-) noexcept nogil:
-    """dx of a row. Where there is a `stream` it is added to that, so nobody reads it soon, and goes past the caches."""
-    cdef bint past = stream != NULL and C % LANES == 0 and <intptr_t>dx % VECTOR_BYTES == 0
+    const real *dy, const real *x, const real *weight, vec m, vec r, real *dx, real *stream, bint past,
+    int64_t C) noexcept nogil:
+    """dx of a row, added to `stream` too where there is one. Where `past`, dx goes past the caches."""
     cdef int64_t c = 0
     cdef vec total = splat(0), along = splat(0), g
     while c < C:
@@ -262,9 +262,9 @@ cdef inline void layernorm_column_sums(
 
 cdef inline void layernorm_backward_into(
     const int64_t *args, int64_t worker, int64_t workers, real *stream) noexcept nogil:
-    """dx of a worker's rows, added to `stream` too where there is one; the sums of its columns. All sums run through all
-    rows in order; those over the worker's own rows are made in blocks, right behind the rows' dx, while dy and x are in
-    the cache."""
+    """dx of a worker's rows, added to `stream` too where there is one: then nobody reads it soon, and a large one goes
+    past the caches. The sums of its columns run through all rows in order; those over the worker's own rows are made in
+    blocks, right behind the rows' dx, while dy and x are in the cache."""
     cdef int64_t N = args[1], C = args[2], n, block, end
     cdef int64_t start = share(N, worker, workers, 1), stop = share(N, worker + 1, workers, 1)
     cdef int64_t left = share(C, worker, workers, 64 // REAL_BYTES)
@@ -277,6 +277,8 @@ cdef inline void layernorm_backward_into(
     cdef real *dx = reals(args[9])
     cdef real *dweight = reals(args[10])
     cdef real *dbias = reals(args[11])
+    cdef bint past = stream != NULL and N * C * REAL_BYTES > CACHED_BYTES
+    past = past and C % LANES == 0 and <intptr_t>dx % VECTOR_BYTES == 0
     layernorm_column_sums(start, C, left, right, dy, x, mean, rstd, dweight, dbias)
     n = start
     while n < stop:
@@ -285,13 +287,14 @@ cdef inline void layernorm_backward_into(
         while n < end:
             layernorm_backward_row(
                 dy + n * C, x + n * C, weight, splat(mean[n]), splat(rstd[n]), dx + n * C,
-                stream + n * C if stream else NULL, C)
+                stream + n * C if stream else NULL, past, C)
             n += 1
         layernorm_column_sums(
             end - block, C, left, right, dy + block * C, x + block * C, mean + block, rstd + block, dweight, dbias)
     layernorm_column_sums(
         N - stop, C, left, right, dy + stop * C, x + stop * C, mean + stop, rstd + stop, dweight, dbias)
-    streams_done()
+    if past:
+        streams_done()
 
 
 cdef void layernorm_backward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
