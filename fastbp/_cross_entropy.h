@@ -12,30 +12,29 @@
 
 enum {
     STRIP_VECTORS = 8, /* columns that go together: a line or more of memory for each entry */
-    ENTRIES = 64       /* that are met before their sum joins the rows' totals: a chunk stays in the cache */
+    ENTRIES = 64       /* of a chunk, whose sum joins the rows' totals as one */
 };
 
-/* The largest logit of each column and Σ e^(z − largest), chunk by chunk: a total is scaled down when a chunk brings a
-   larger logit. Differences are taken from a finite number, so −∞ counts nothing. */
+/* The largest logit of each column and Σ e^(z − largest), summed chunk by chunk. Differences are taken from a finite number,
+   so −∞ counts nothing. */
 static void column_sums(int64_t V, int64_t N, int64_t columns, const real *z, vec *largest, vec *total) {
     const int64_t vectors = ceiling(columns, LANES);
     const vec lowest = splat(REAL_BYTES == 4 ? -FLT_MAX : -DBL_MAX);
     for (int64_t j = 0; j < vectors; j++)
         largest[j] = lowest, total[j] = (vec){0};
-    for (int64_t begin = 0; begin < V; begin += ENTRIES) {
-        const int64_t end = least(begin + ENTRIES, V);
-        for (int64_t j = 0; j < vectors; j++) {
-            const real *at = z + j * LANES;
-            const int64_t left = columns - j * LANES;
-            vec highest = largest[j], sum = {0};
-            for (int64_t v = begin; v < end; v++)
-                highest = larger(load(at + v * N, left), highest);
-            for (int64_t v = begin; v < end; v++)
-                sum += vector_exp_scaled(load(at + v * N, left) - highest, splat(1));
-            total[j] = total[j] * vector_exp_scaled(largest[j] - highest, splat(1)) + sum;
-            largest[j] = highest;
-        }
-    }
+    for (int pass = 0; pass < 2; pass++)
+        for (int64_t begin = 0; begin < V; begin += ENTRIES)
+            for (int64_t j = 0; j < vectors; j++) {
+                const int64_t end = least(begin + ENTRIES, V), left = columns - j * LANES;
+                const real *at = z + j * LANES;
+                vec highest = largest[j], sum = {0};
+                for (int64_t v = begin; pass == 0 && v < end; v++)
+                    highest = larger(load(at + v * N, left), highest);
+                for (int64_t v = begin; pass == 1 && v < end; v++)
+                    sum += vector_exp_scaled(load(at + v * N, left) - highest, splat(1));
+                largest[j] = highest;
+                total[j] += sum;
+            }
 }
 
 /* losses = log Σ e^z − z[target] for at most STRIP_VECTORS vectors of columns; where `dlosses` are given, z becomes its

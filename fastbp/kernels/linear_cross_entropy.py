@@ -17,7 +17,7 @@ from fastbp.simd.vector import elementwise
 STRIP = 64
 """Columns that go together: lines of memory for each entry."""
 ENTRIES = 64
-"""Entries that are met before their sum joins the rows' totals: a chunk stays in the cache."""
+"""Entries of a chunk, whose sum joins the rows' totals as one."""
 
 
 def _exp(x):
@@ -25,33 +25,26 @@ def _exp(x):
 
 
 _keep_larger = elementwise(lambda z, largest: z.larger(largest))
-_scale_down = elementwise(lambda total, largest, highest: total * _exp(largest - highest))
 _add_weights = elementwise(lambda z, largest, total: total + _exp(z - largest))
-_add = elementwise(lambda x, total: total + x)
 _weights = elementwise(lambda z, largest, factor: _exp(z - largest) * factor)
 
 
 @inline
-def _column_sums(args, V, row, columns, z, largest, total, work):
-    """The largest logit of each column and Σ e^(z − largest), chunk by chunk: a total is scaled down when a chunk
-    brings a larger logit. Differences are taken from a finite number, so −∞ counts nothing."""
-    size = itemsize(args)
-    highest, sums = work, work + STRIP * size
-    tops, totals, chunk = span(args, largest, 0, columns), span(args, total, 0, columns), span(args, sums, 0, columns)
+def _column_sums(args, V, row, columns, z, largest, total, chunk):
+    """The largest logit of each column and Σ e^(z − largest), summed chunk by chunk. Differences are taken from a
+    finite number, so −∞ counts nothing."""
+    tops, totals, sums = span(args, largest, 0, columns), span(args, total, 0, columns), span(args, chunk, 0, columns)
     for n in range(columns):
         tops[n], totals[n] = np.finfo(tops.dtype).min, 0
+    for v in range(V):
+        _keep_larger(args, z + v * row, largest, largest, columns)
     for begin in range(0, V, ENTRIES):
-        end = min(begin + ENTRIES, V)
         for n in range(columns):
-            span(args, highest, 0, columns)[n], chunk[n] = tops[n], 0
-        for v in range(begin, end):
-            _keep_larger(args, z + v * row, highest, highest, columns)
-        _scale_down(args, total, largest, highest, total, columns)
+            sums[n] = 0
+        for v in range(begin, min(begin + ENTRIES, V)):
+            _add_weights(args, z + v * row, largest, chunk, chunk, columns)
         for n in range(columns):
-            tops[n] = span(args, highest, 0, columns)[n]
-        for v in range(begin, end):
-            _add_weights(args, z + v * row, largest, sums, sums, columns)
-        _add(args, sums, total, total, columns)
+            totals[n] += sums[n]
 
 
 @inline
@@ -90,7 +83,7 @@ def _cross_entropy(args, worker, workers, V, N, z, targets, losses, dlosses, wor
 
 @inline
 def _logits(args, worker, workers, N, C, V, x, weight, z, panel):
-    shared_gemm(args, worker, workers, V, N, C, weight, C, 1, x, 1, C, z, N, 0, 0, panel)
+    shared_gemm(args, worker, workers, V, N, C, weight, C, 1, x, 1, C, z, N, 0, 0, panel, 0)
 
 
 def numba_forward(args, worker, workers):
@@ -113,5 +106,5 @@ def numba_backward(args, worker, workers):
     elif phase == 1:
         _cross_entropy(args, worker, workers, V, N, z, targets, losses, dlosses, panel)
     else:
-        shared_gemm(args, worker, workers, N, C, V, z, 1, N, weight, C, 1, dx, C, 0, 0, panel)
-        shared_gemm(args, worker, workers, V, C, N, z, N, 1, x, C, 1, dweight, C, dweight, C, panel)
+        shared_gemm(args, worker, workers, N, C, V, z, 1, N, weight, C, 1, dx, C, 0, 0, panel, 0)
+        shared_gemm(args, worker, workers, V, C, N, z, N, 1, x, C, 1, dweight, C, dweight, C, panel, 0)

@@ -12,7 +12,7 @@ def numba_forward(args, worker, workers):
     panel = dim(args, 12) + worker * P * size
     for i in range(3):
         weight, bias = dim(args, 5 + i), dim(args, 8 + i)
-        shared_gemm(args, worker, workers, N, C, C, x, C, 1, weight, C, 1, y + i * C * size, 3 * C, bias, 0, panel)
+        shared_gemm(args, worker, workers, N, C, C, x, C, 1, weight, C, 1, y + i * C * size, 3 * C, bias, 0, panel, 0)
 
 
 def numba_backward(args, worker, workers):
@@ -22,5 +22,5 @@ def numba_backward(args, worker, workers):
     for i in range(3):
         part, weight, dweight, dbias = dy + i * C * size, dim(args, 6 + i), dim(args, 10 + i), dim(args, 13 + i)
         init = dx if i else 0
-        shared_gemm(args, worker, workers, N, C, C, part, 3 * C, 1, weight, 1, C, dx, C, init, C, panel)
+        shared_gemm(args, worker, workers, N, C, C, part, 3 * C, 1, weight, 1, C, dx, C, init, C, panel, 0)
         shared_gemm(args, worker, workers, C, C, N, x, 1, C, part, 3 * C, 1, dweight, C, dweight, C, panel, dbias)

@@ -56,7 +56,7 @@ def share(size, worker, workers, unit):
 
 @numba.njit(nogil=True)
 def shared_gemm(
-    args, worker, workers, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, panel, sums=0
+    args, worker, workers, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, panel, sums
 ):
     """A worker's share of `gemm`. Rows, so that a worker makes and reads the same rows from op to op and finds them in
     its own cache; columns where there are too few rows to pay for copying all of B, and where A is dearer to copy.

@@ -18,4 +18,4 @@ def numba_product(args, worker, workers):
     b, b_row, b_col = dim(args, 8), dim(args, 9), dim(args, 10)
     c, c_row, init, init_row = dim(args, 11), dim(args, 12), dim(args, 13), dim(args, 14)
     panel = dim(args, 15) + worker * P * itemsize(args)
-    shared_gemm(args, worker, workers, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, panel)
+    shared_gemm(args, worker, workers, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, panel, 0)

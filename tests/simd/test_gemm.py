@@ -48,7 +48,7 @@ def _kernel(args, worker, workers):  # type: ignore[no-untyped-def]
     panel = dim(args, 13) + worker * dim(args, 14) * itemsize(args)
     shared_gemm(
         args, worker, workers, dim(args, 0), dim(args, 1), dim(args, 2), dim(args, 3), dim(args, 4), dim(args, 5),
-        dim(args, 6), dim(args, 7), dim(args, 8), dim(args, 9), dim(args, 10), dim(args, 11), dim(args, 12), panel,
+        dim(args, 6), dim(args, 7), dim(args, 8), dim(args, 9), dim(args, 10), dim(args, 11), dim(args, 12), panel, 0,
     )  # fmt: skip
 
 
