@@ -16,7 +16,7 @@ from fastbp.ops.registry import OPS
 from fastbp.report.columns import wrapped
 from fastbp.run.blocking import Blocking, remember
 from fastbp.run.decoder import Decoder
-from fastbp.run.numba_backend import address, cache_folder
+from fastbp.run.numba_backend import address, cache_folder, prepare
 from fastbp.run.products import products_of
 from fastbp.run.tune import Tuned, tune
 
@@ -50,6 +50,7 @@ def _compile(options: argparse.Namespace) -> Result:
         if op.numba_kernel(direction) is not None
     ]
     with compiling() as progress:
+        prepare({name for name, _ in kernels}, options.dtype, progress)
         for name, direction in kernels:
             address(name, direction, options.dtype, progress)
     seconds = time.perf_counter() - start

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from fastbp.base.errors import InputError, nearest
@@ -16,6 +16,7 @@ from fastbp.run.cython_backend import set_blocking as set_cython_blocking
 BACKENDS = ("auto", "numba", "cython", "numpy")
 
 numba_address = Late("fastbp.run.numba_backend", "address")
+numba_prepare = Late("fastbp.run.numba_backend", "prepare")
 set_numba_blocking = Late("fastbp.run.numba_backend", "set_blocking")
 
 
@@ -29,6 +30,13 @@ class Backend:
     @property
     def compiled(self) -> bool:
         return self.name != "numpy"
+
+    def prepare(
+        self, op_names: Collection[str], dtype: str, progress: Callable[[str], None] | None = None
+    ) -> None:  # fmt: skip
+        """Before the addresses of several ops' kernels are asked for: compiles them side by side where it must."""
+        if self.name == "numba":
+            numba_prepare(op_names, dtype, progress)
 
     def address(self, op_name: str, direction: str, dtype: str, progress: Callable[[str], None] | None = None) -> int:
         """The address of a compiled kernel."""

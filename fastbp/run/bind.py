@@ -60,6 +60,7 @@ class Binder:
 
     def program(self) -> Program:
         """All instructions of the schedule."""
+        self.backend.prepare({node.op_name for node in self.schedule.graph.nodes}, self.dtype, self.progress)
         instructions: list[Instruction] = []
         effects = Effects(self.schedule.graph)
         for tick, action in enumerate(self.schedule.actions):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import contextmanager
 from dataclasses import astuple
 from functools import cache
@@ -21,6 +21,8 @@ from numba import cfunc
 from fastbp.ops.registry import OPS
 from fastbp.run.blocking import Blocking, remembered
 from fastbp.run.cache import cache_root
+from fastbp.run.compile_apart import APART, begin, wait
+from fastbp.run.cores import physical_cores
 from fastbp.simd.abi import KERNEL
 from fastbp.simd.attention import register_strips
 from fastbp.simd.block_sizes import set_block_sizes
@@ -70,6 +72,18 @@ def _numba_cache() -> Any:
         settings.CACHE_DIR = before
 
 
+def prepare(op_names: Collection[str], dtype: str, progress: Progress | None = None) -> None:
+    """On an empty cache: compiles the kernels of these ops, the slowest in a second process meanwhile."""
+    folder = cache_folder()
+    if not folder or APART not in op_names or any(folder.rglob("*.nbi")) or physical_cores() < 2:
+        return
+    begin(dtype)
+    for name in sorted(op_names, key=lambda name: (name == APART, name)):
+        for direction in ("forward", "backward"):
+            if OPS[name].numba_kernel(direction) is not None:
+                address(name, direction, dtype, progress)
+
+
 def address(op_name: str, direction: str, dtype: str, progress: Progress | None = None) -> int:
     """The address of an op's kernel, compiled or loaded where it is not there yet. `progress` hears its name before."""
     return kernel_address(f"{op_name} {direction}", OPS[op_name].numba_kernel(direction), dtype, progress)
@@ -83,8 +97,11 @@ def kernel_address(name: str, kernel: Any, dtype: str, progress: Progress | None
             progress(name)
         with _numba_cache() as keep:
             _use_remembered_blocking(dtype)
-            register_gemm(dtype, cache=keep)
-            register_strips(dtype, cache=keep)
+            if name.split()[0] == APART:
+                wait(dtype)
+                register_strips(dtype, cache=keep)
+            else:
+                register_gemm(dtype, cache=keep)
             _compiled[key] = cfunc(KERNEL[dtype], cache=keep)(kernel)
     return int(_compiled[key].address)
 
