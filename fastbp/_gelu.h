@@ -1,7 +1,7 @@
 /* GELU of a vector and dy times its slope; the maths is told in fastbp/ops/gelu.py.
 
-   fastbp/ops/gelu.py states the errors in float32 and tests/ops/test_gelu_accuracy.py measures them. −∞ gives 0 and slope 0, ∞ gives ∞ and slope 1, NaN
-   gives NaN. */
+   fastbp/ops/gelu.py states the errors in float32 and tests/ops/test_gelu_accuracy.py measures them. −∞ gives 0 and slope
+   0, ∞ gives ∞ and slope 1, NaN gives NaN. */
 
 #ifndef FASTBP_GELU_H
 #define FASTBP_GELU_H

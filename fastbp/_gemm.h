@@ -4,8 +4,9 @@
    B's columns, DEPTH terms deep, against ROWS rows of A. A panel is copied to a worker's scratch, zero-padded where its
    columns do not fill a vector: where B's rows are contiguous, the first tile that runs against it copies it on its way;
    where B lies transposed, it is transposed before. A whose columns lie far apart is copied by the first panel's tiles.
-   Later terms start from what C holds, so an element of C is one chain of multiply-adds in the order of k whatever the
-   blocking: the same bits for every split of the work. The twin of fastbp/simd/blocks.py. */
+   What comes next of A, B and C is fetched a tile ahead. Later terms start from what C holds, so an element of C is one
+   chain of multiply-adds in the order of k whatever the blocking: the same bits for every split of the work. The twin of
+   fastbp/simd/blocks.py, which takes a panel that C's last columns do not fill through scratch; here a tile masks them. */
 
 #ifndef FASTBP_GEMM_H
 #define FASTBP_GEMM_H
