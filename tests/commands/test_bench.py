@@ -73,7 +73,9 @@ def test_the_options_of_the_decoder_count(fastbp: RunCommand) -> None:
     options = ("--batch", 2, "--blocks", 1, "--dtype", "float64", "--policy", "full", "--context", 4)
     result = fastbp(*TINY, *options, "--json").json
     assert (result["batch"], result["context"], result["dtype"], result["policy"]) == (2, 4, "float64", "full")
-    assert {row["m"] for row in result["gemm"] if row["kind"] == "forward"} == {8}
+    forward = [row for row in result["gemm"] if row["kind"] == "forward"]
+    tokens = [row["n"] if row["where"] == ["losses"] else row["m"] for row in forward]
+    assert set(tokens) == {8}, "the head's logits are transposed"
 
 
 def test_numpy_is_measured_too(fastbp: RunCommand) -> None:
