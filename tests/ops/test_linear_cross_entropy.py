@@ -51,3 +51,11 @@ def test_logits_of_any_size_stay_finite(backend: str, dtype: str) -> None:
     assert (made["losses"] == 2e4).all()
     assert (made["dx"][:, 0] == 2e4).all()
     assert np.array_equal(made["dweight"][:, 0], N * ((np.arange(V) == 3) - 1.0 * (np.arange(V) == 8)))
+
+
+def test_logits_of_minus_infinity_count_nothing(backend: str, dtype: str, tolerance: dict[str, float]) -> None:
+    """Not even where a row begins with more of them than are summed at a time."""
+    sample = Sample("linear_cross_entropy", Dims({"N": 3, "C": 1, "V": 200}))
+    weight = np.where(np.arange(200) < 150, -np.inf, 1.0)[:, None]
+    made = outcome(sample, "forward", backend, dtype, x=np.ones((3, 1)), weight=weight, targets=199)
+    assert distance(made["losses"], np.full(3, math.log(50))) <= tolerance[dtype]

@@ -336,12 +336,15 @@ def test_an_interrupt_ends_a_run_and_the_next_one_is_whole() -> None:
 decoder.zero_gradients(); decoder.forward_backward()
 expected = decoder.gradients.flat.tobytes()
 for delay in range(20):
+    # Kept: a timer that ended would else be cleared away here, and swallow the interrupt.
+    timer = threading.Timer(0.002 * delay, os.kill, (os.getpid(), signal.SIGINT))
     try:
-        threading.Timer(0.002 * delay, os.kill, (os.getpid(), signal.SIGINT)).start()
+        timer.start()
         while True:
             decoder.forward_backward()
     except KeyboardInterrupt:
         pass
+    timer.join()
     decoder.zero_gradients(); decoder.forward_backward()
     assert decoder.gradients.flat.tobytes() == expected
 print("whole")
