@@ -79,6 +79,8 @@ def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
         "fma_peak_gflops": {str(count): median(found) for count, found in sorted(limits.gflops.items())},
         "fma_peak_range": {str(count): [min(found), max(found)] for count, found in sorted(limits.gflops.items())},
         "memory_gb_per_second": median(limits.gb_per_second),
+        "barrier_seconds": median(limits.barriers),
+        "barrier_range": [min(limits.barriers), max(limits.barriers)],
         "gemm": gemm, "ops": ops, "update": update,
         "not_installed": [library for library in PEERS if options.peers and not installed(library)],
     }  # fmt: skip

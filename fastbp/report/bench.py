@@ -38,12 +38,15 @@ def _machine(result: Row) -> list[str]:
         f"{result['fma_peak_gflops'][count]:.0f} GFLOP/s [{low:.0f}-{high:.0f}] by {count}"
         for count, (low, high) in result["fma_peak_range"].items()
     )
+    low, high = (1e6 * seconds for seconds in result["barrier_range"])
+    barrier = f"barrier       {1e6 * result['barrier_seconds']:.2f} µs [{low:.2f}-{high:.2f}] for all workers to meet"
     return [
         f"bench         {result['preset']}: batch {result['batch']}, context {result['context']}, {result['dtype']},"
         f" {result['policy']}",
         f"ran on        {result['backend']}, {result['workers']} workers",
         f"FMA peak      {', '.join(peaks)} (workers)",
         f"memory        {result['memory_gb_per_second']:.1f} GB/s, a triad by all workers",
+        *([] if result["workers"] == 1 else [barrier]),
     ]
 
 

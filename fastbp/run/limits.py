@@ -6,18 +6,25 @@ from collections import defaultdict
 from functools import cached_property
 
 from fastbp.run.bandwidth import MemoryBandwidth
+from fastbp.run.barrier import Barrier
 from fastbp.run.fma_peak import FmaPeak
 from fastbp.run.workers import Workers
 
 
 class Limits:
-    """The FMA peak of one worker and of a team, and the bandwidth of its memory. Remembers every measurement."""
+    """The FMA peak of one worker and of a team, how long it takes to meet, and the bandwidth of its memory. Remembers
+    every measurement."""
 
     def __init__(self, team: Workers, dtype: str = "float32") -> None:
         self._team, self.workers = team, team.count
         self._fma_peaks = {1: FmaPeak(1, dtype), team.count: FmaPeak(team.count, dtype, team)}
         self.gflops: dict[int, list[float]] = defaultdict(list)
         self.gb_per_second: list[float] = []
+        self.barriers: list[float] = []
+
+    @cached_property
+    def _barrier(self) -> Barrier:
+        return Barrier(self._team)
 
     @cached_property
     def _memory(self) -> MemoryBandwidth:
@@ -30,6 +37,11 @@ class Limits:
         count = workers or self.workers
         self.gflops[count].append(self._fma_peaks[count].measure(repeats=20))
         return self.gflops[count][-1]
+
+    def barrier(self) -> float:
+        """Seconds that all workers need to meet, now."""
+        self.barriers.append(self._barrier.measure())
+        return self.barriers[-1]
 
     def bandwidth(self) -> float:
         """GB/s of all workers, now."""

@@ -120,6 +120,7 @@ def measure_update(trainer: Trainer, limits: Limits, seconds: float) -> Row:
     last, samples = seconds_of(trainer.update), Samples()
     for _ in in_turn([None], seconds):
         peak = limits.peak() * 1e9
+        limits.barrier()
         samples.add(one_turn(trainer.update, last), peak)
         last = samples.seconds[-1]
     row = _update_row(samples, trainer.flops_per_update)

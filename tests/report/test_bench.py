@@ -30,7 +30,8 @@ PEERS: dict[str, Any] = {
 RESULT: dict[str, Any] = {
     "preset": "gpt2", "batch": 1, "context": 1024, "dtype": "float32", "policy": "save_all", "backend": "cython",
     "workers": 2, "fma_peak_gflops": {"1": 117.4, "2": 234.5}, "fma_peak_range": {"1": [110.0, 118.0], "2": [1, 2]},
-    "memory_gb_per_second": 29.94, "gemm": [PRODUCT, PRODUCT | {"kind": "dX", "where": ["losses"]}],
+    "memory_gb_per_second": 29.94, "barrier_seconds": 5.5e-8, "barrier_range": [5e-8, 3.26e-7],
+    "gemm": [PRODUCT, PRODUCT | {"kind": "dX", "where": ["losses"]}],
     "ops": [OP, MEMORY_OP], "update": UPDATE | {"peers": PEERS}, "not_installed": ["torch"],
 }  # fmt: skip
 
@@ -40,7 +41,8 @@ def test_everything_fits() -> None:
     assert max(map(len, lines)) <= 80
     text = "\n".join(lines)
     for part in (
-        "117 GFLOP/s [110-118] by 1", "29.9 GB/s", "gpt2: batch 1, context 1024", "cython, 2 workers",
+        "117 GFLOP/s [110-118] by 1", "29.9 GB/s", "0.06 µs [0.05-0.33] for all workers to meet",
+        "gpt2: batch 1, context 1024", "cython, 2 workers",
         "12.3 [10.0-20.0] ms, 300 runs: 80.0 [70-90] % of the peak", "243.9 GFLOP/s", "45,679 tokens/s",
         "not installed: torch",
     ):  # fmt: skip
@@ -75,3 +77,7 @@ def test_contenders_and_what_became_of_them() -> None:
     assert " ".join(lines[2].split()) == "fastbp cython 12300 [10000-20000] 80.0 [70-90] 1.65 3.0 GiB 300"
     assert lines[4].startswith("jax unrolled failed: no space")
     assert max(map(len, lines)) <= 80
+
+
+def test_one_worker_has_nobody_to_meet() -> None:
+    assert "to meet" not in "\n".join(bench_lines(RESULT | {"workers": 1}))

@@ -1,0 +1,44 @@
+"""Measures how long workers take to meet: a program of kernels that do nothing.
+
+It is how long a cache line takes from core to core, a few times over. Where a system puts two workers on cores that
+share no cache, each waits longer for what the other has written, and a small model's update takes a third longer though
+every core is as fast as before (docs/decisions/0016).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+from numba import cfunc
+
+from fastbp.run._loop import Instructions
+from fastbp.run.workers import Workers
+from fastbp.simd.abi import KERNEL
+
+MEETINGS = 2000
+"""Half a millisecond: long beside the wake-up that begins it."""
+
+
+def _nothing(args: Any, worker: int, workers: int) -> None:
+    pass
+
+
+class Barrier:
+    """`measure()` gives the seconds of one meeting of all workers."""
+
+    def __init__(self, team: Workers) -> None:
+        self._team = team
+        self._kernel = cfunc(KERNEL["float32"])(_nothing)
+        addresses = np.full(MEETINGS, self._kernel.address, np.int64)
+        self._program = Instructions(addresses, np.zeros((MEETINGS, 1), np.int64))
+
+    def measure(self, repeats: int = 3) -> float:
+        """The best of some repeats."""
+        best = float("inf")
+        for _ in range(repeats):
+            start = time.perf_counter()
+            self._team.run(self._program)
+            best = min(best, time.perf_counter() - start)
+        return best / MEETINGS
