@@ -78,6 +78,15 @@ class Graph:
             written.update(node.outputs)
 
     @cached_property
+    def tokens(self) -> int:
+        """Rows of an activation: N = B·T."""
+        return max((node.dims["N"] for node in self.nodes if "N" in node.dims), default=1)
+
+    def tokens_per_unit(self, node: Node) -> int:
+        """Tokens in a step of the dimension along which a node is independent: 1, or T where that counts sequences."""
+        return self.tokens // node.rows
+
+    @cached_property
     def by_name(self) -> dict[str, Node]:
         return {node.name: node for node in self.nodes}
 

@@ -11,7 +11,7 @@ from fastbp.memory.layout import Layout
 from fastbp.policy.named import short_name
 from fastbp.report.columns import wrapped
 from fastbp.schedule.actions import written
-from fastbp.schedule.simulate import Buffer, Simulation
+from fastbp.schedule.simulate import Simulation
 
 LINES_AT_PEAK = 12
 INDENT = 12
@@ -27,8 +27,7 @@ def plan_json(simulation: Simulation, layout: Layout, parameter_bytes: int) -> d
         "peak_bytes": layout.size_bytes,
         "peak_tick": peak,
         "live_at_peak": [
-            {"tensor": _name_at(simulation, buffer, peak), "bytes": buffer.nbytes}
-            for buffer in simulation.live_at(peak)
+            {"tensor": buffer.name_at(peak), "bytes": buffer.nbytes} for buffer in simulation.live_at(peak)
         ],
         "kept_bytes": simulation.kept_bytes,
         "extra_flops_share": simulation.extra_flops_share,
@@ -95,16 +94,6 @@ def _which(found: list[int], count: int) -> str:
     return "[" + ",".join(map(str, found)) + "]"
 
 
-def _name_at(simulation: Simulation, buffer: Buffer, tick: int) -> str:
-    """The tensor that a buffer holds during an action, or gets from it: one may take the buffer of another."""
-    name = buffer.names[0]
-    for action in simulation.schedule.actions[buffer.born : tick + 1]:
-        for new, old in getattr(action, "takes", ()):
-            if old == name and new in buffer.names:
-                name = new
-    return name
-
-
 def _categories(totals: dict[str, int]) -> str:
     return ", ".join(f"{name} {format_bytes(nbytes)}" for name, nbytes in totals.items() if nbytes)
 
@@ -112,10 +101,7 @@ def _categories(totals: dict[str, int]) -> str:
 def _at_peak(simulation: Simulation) -> list[str]:
     peak = simulation.peak_tick
     live = simulation.live_at(peak)
-    lines = [
-        f"  {format_bytes(buffer.nbytes):>10}  {buffer.category:<9}  {_name_at(simulation, buffer, peak)}"
-        for buffer in live
-    ]
+    lines = [f"  {format_bytes(buffer.nbytes):>10}  {buffer.category:<9}  {buffer.name_at(peak)}" for buffer in live]
     if len(lines) > LINES_AT_PEAK:
         hidden = live[LINES_AT_PEAK:]
         total = format_bytes(sum(buffer.nbytes for buffer in hidden))

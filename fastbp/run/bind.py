@@ -16,6 +16,7 @@ import numpy as np
 
 from fastbp.base.dims import Dims, shape_of
 from fastbp.graph.graph import Node
+from fastbp.graph.tensor import Tensor
 from fastbp.memory.arena import Arena
 from fastbp.memory.layout import Layout
 from fastbp.ops.op import Op
@@ -24,7 +25,8 @@ from fastbp.run.backend import Backend
 from fastbp.run.instruction import Argument, Instruction
 from fastbp.run.program import Program
 from fastbp.schedule.actions import Action, Backward, Forward, Free, Reduce, written
-from fastbp.schedule.effects import Effects, sliced_dims
+from fastbp.schedule.effects import Effects, placed, sliced_dims
+from fastbp.schedule.local import Rows, parted, tensor_of
 from fastbp.schedule.schedule import Schedule
 
 Arrays = Mapping[str, np.ndarray]
@@ -48,8 +50,8 @@ class Binder:
 
     def __post_init__(self) -> None:
         for buffer, offset in zip(self.layout.buffers, self.layout.offsets, strict=True):
-            for name in buffer.names:
-                self._offsets.setdefault(name, []).append((buffer.born, buffer.dies, offset))
+            for name, start, stop in buffer.holds():
+                self._offsets.setdefault(name, []).append((start, stop, offset))
 
     def in_arena(self, tick: int, name: str, shape: tuple[int, ...], dtype: str) -> np.ndarray:
         """The view of a buffer that is live at a tick."""
@@ -90,13 +92,23 @@ class Binder:
         return call_instructions(tick, node.name, call, outputs, self.backend, self.dtype, self.progress)
 
     def _reduce(self, tick: int, action: Reduce) -> Iterator[Instruction]:
-        op, name = OPS["residual"], action.source.removeprefix("d:").split("+")[0]
-        shape = self.schedule.graph.tensors[name].shape
-        total = self.in_arena(tick, action.into, shape, self.dtype)
-        part = self.in_arena(tick, action.source, shape, self.dtype)
+        op, tensor = OPS["residual"], self.schedule.graph.tensors[tensor_of(action.source)]
+        total = self._rows_in_arena(tick, action.into, tensor, action.rows)
+        part = self._rows_in_arena(tick, action.source, tensor, action.rows)
         call = Call(op, "forward", Dims({"N": 1, "C": total.size}), {}, (total, part, total))
         outputs = ((action.into, total),)
         return call_instructions(tick, written(action), call, outputs, self.backend, self.dtype, self.progress)
+
+    def _rows_in_arena(self, tick: int, name: str, tensor: Tensor, rows: Rows | None) -> np.ndarray:
+        """Some rows of a buffer, which may itself hold a slice of its tensor alone; flat."""
+        begin, end = parted(name)[1] or (0, self.schedule.graph.tokens)
+        start, stop = rows or (begin, end)
+        size = tensor.size // self.schedule.graph.tokens
+        if rows is None and (begin, end) == (0, self.schedule.graph.tokens):
+            return self.in_arena(tick, name, (tensor.size,), self.dtype)
+        return self.in_arena(tick, name, ((end - begin) * size,), self.dtype)[
+            (start - begin) * size : (stop - begin) * size
+        ]
 
     def _scratch(self, tick: int, action: Action, op: Op, port: str, dims: Dims) -> np.ndarray:
         shapes = op.scratch if isinstance(action, Backward) else op.forward_scratch
@@ -106,7 +118,7 @@ class Binder:
         return self.in_arena(tick, f"{port} of {written(action)}", shape, self.dtype)
 
     def _tensor(
-        self, effects: Effects, tick: int, action: Action, node: Node, role: str, port: str
+        self, effects: Effects, tick: int, action: Forward | Backward, node: Node, role: str, port: str
     ) -> tuple[str, np.ndarray | None]:
         if port not in node.ports:
             return port, None
@@ -115,16 +127,14 @@ class Binder:
         if tensor.kind == "activation":
             if role == "gradient" and port in node.op.inputs:
                 name = effects.contribution(node, tensor.name)
-            buffer = effects.buffer(name) if role == "gradient" else name
-            array = self.in_arena(tick, buffer, tensor.shape, self.dtype)
-        else:
-            source = self.gradients if role == "gradient" else self.values
-            if tensor.name not in source:
-                return name, None
-            array = source[tensor.name]
-        array = array.reshape(node.op.shape(port, node.dims))
-        rows = getattr(action, "rows", None)
-        return name, array[rows[0] : rows[1]] if rows and node.op.sliced(port) else array
+            buffer = placed(action, effects.buffer(name) if role == "gradient" else name)
+            flat = self._rows_in_arena(tick, buffer, tensor, effects.token_rows(action))
+            return name, np.reshape(flat, node.op.shape(port, sliced_dims(node, action.rows)))
+        source = self.gradients if role == "gradient" else self.values
+        if tensor.name not in source:
+            return name, None
+        array = source[tensor.name].reshape(node.op.shape(port, node.dims))
+        return name, array[slice(*action.rows)] if action.rows and node.op.sliced(port) else array
 
 
 def call_instructions(

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-Rows = tuple[int, int]
-"""A slice [start, stop) along the dimension in which an op is independent."""
+from fastbp.schedule.local import Rows
+
+Local = tuple[tuple[str, Rows], ...]
+"""Tensors and gradients of an action of which only a slice exists: (name, rows in tokens)."""
 
 
 @dataclass(frozen=True)
 class Forward:
-    """Runs a node forward. `takes` lists (new, old): new is written over old, whose buffer it takes."""
+    """Runs a node forward, or a slice of it: `rows` count along the dimension in which its op is independent. `takes`
+    lists (new, old): new is written over old, whose buffer it takes.
+    """
 
     node: str
     rows: Rows | None = None
     takes: tuple[tuple[str, str], ...] = ()
+    local: Local = ()
     letter = "F"
 
 
@@ -32,6 +37,7 @@ class Backward:
     node: str
     rows: Rows | None = None
     takes: tuple[tuple[str, str], ...] = ()
+    local: Local = ()
     letter = "B"
 
 
@@ -41,6 +47,7 @@ class Reduce:
 
     into: str
     source: str
+    rows: Rows | None = None
     letter = "+"
 
 
@@ -60,6 +67,9 @@ def written(action: Action) -> str:
     if isinstance(action, Free):
         return f"- {action.tensor}"
     if isinstance(action, Reduce):
-        return f"+ {action.into}"
-    rows = f"[{action.rows[0]}:{action.rows[1]}]" if action.rows else ""
-    return f"{action.letter} {action.node}{rows}"
+        return f"+ {action.into}{_slice(action.rows)}"
+    return f"{action.letter} {action.node}{_slice(action.rows)}"
+
+
+def _slice(rows: Rows | None) -> str:
+    return f"[{rows[0]}:{rows[1]}]" if rows else ""

@@ -8,7 +8,8 @@ from functools import cached_property
 
 from fastbp.base.dims import Dims, size_of
 from fastbp.graph.graph import Graph, Node
-from fastbp.schedule.actions import Action, Backward, Forward, Free, Reduce, Rows
+from fastbp.schedule.actions import Action, Backward, Forward, Free, Reduce
+from fastbp.schedule.local import Rows, local, parted
 
 
 def gradient(tensor: str) -> str:
@@ -84,16 +85,29 @@ class Effects:
         return name if self._first_writer[tensor] == node.name else f"{name}+{node.name}"
 
     def in_place(self, action: Action) -> tuple[tuple[str, str], ...]:
-        """(new, old): what the action's op can write over what it reads."""
+        """(new, old): what the action's op can write over what it reads. A slice is written over whole slices alone."""
         if not isinstance(action, Forward | Backward):
             return ()
         node = self.graph.by_name[action.node]
         if isinstance(action, Forward):
-            return tuple((node.ports[new], node.ports[old]) for new, old in node.op.forward_in_place.items())
-        return tuple(
-            (self.buffer(self.contribution(node, node.ports[source])), self.buffer(gradient(node.ports[output])))
-            for source, output in node.op.backward_in_place.items()
-        )
+            pairs = [(node.ports[new], node.ports[old]) for new, old in node.op.forward_in_place.items()]
+        else:
+            pairs = [
+                (self.buffer(self.contribution(node, node.ports[source])), self.buffer(gradient(node.ports[output])))
+                for source, output in node.op.backward_in_place.items()
+            ]
+        rows = self.token_rows(action)
+        found = [(placed(action, new), placed(action, old)) for new, old in pairs]
+        return tuple(pair for pair in found if all(parted(name)[1] == rows for name in pair))
+
+    def token_rows(self, action: Action) -> Rows | None:
+        """The rows of an action in tokens; None for all of them."""
+        if isinstance(action, Free) or action.rows is None:
+            return None
+        if isinstance(action, Reduce):
+            return action.rows
+        tokens = self.graph.tokens_per_unit(self.graph.by_name[action.node])
+        return action.rows[0] * tokens, action.rows[1] * tokens
 
     def runs_backward(self, node: Node) -> bool:
         return node.op.backward is not None
@@ -118,7 +132,8 @@ class Effects:
             scratch = node.op.forward_scratch
             reads, writes = self._activations(node.inputs), self._activations(node.outputs)
         sizes = ((port, size_of(shape, dims)) for port, shape in scratch.items())
-        return Effect(tuple(reads), tuple(writes), tuple((port, size) for port, size in sizes if size))
+        found = [tuple(placed(action, name) for name in names) for names in (reads, writes)]
+        return Effect(found[0], found[1], tuple((port, size) for port, size in sizes if size))
 
     def _gradients_of(self, outputs: Iterable[str], node: Node) -> list[str]:
         names = [node.ports[port] for port in outputs]
@@ -129,6 +144,14 @@ class Effects:
 
     def _activations(self, names: Iterable[str]) -> tuple[str, ...]:
         return tuple(name for name in names if self._is_activation(name))
+
+
+def placed(action: Forward | Backward, name: str) -> str:
+    """The buffer in which an action finds a tensor or gradient: a slice's where it exists for a slice alone."""
+    for found, rows in action.local:
+        if found == name:
+            return local(name, rows)
+    return name
 
 
 def sliced_dims(node: Node, rows: Rows | None) -> Dims:

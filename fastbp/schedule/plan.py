@@ -1,4 +1,6 @@
-"""The decision: which activations are kept from forward to backward. A value; it knows no addresses and no kernels."""
+"""The decision: which activations are kept from forward to backward, and in what slices the rest is walked. A value; it
+knows no addresses and no kernels.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +15,38 @@ TOGETHER = 16
 
 
 @dataclass(frozen=True)
+class Slices:
+    """How a block is walked: so many sequences at a time, and within them so many rows at a time where an op goes row
+    by row. What is dropped exists for a slice alone, forward and backward; what a norm gives is brought back for each of
+    its readers.
+    """
+
+    sequences: int
+    rows: int
+
+
+@dataclass(frozen=True)
 class Plan:
     """`keep` names the activations that stay; what else backward reads is recomputed when it is first needed, once.
 
-    `head_rows` is the number of rows of the head that are worked on at a time.
+    `head_rows` is the number of rows of the head that are worked on at a time; where "final.ln" is not kept, the final
+    norm goes with them. `slices` has an entry a block, None for one that is walked whole, or none at all.
+    `budget_bytes` is what the plan was made for, if anything.
     """
 
     policy: str
     keep: frozenset[str]
     head_rows: int
+    slices: tuple[Slices | None, ...] = ()
+    budget_bytes: int | None = None
 
     def keeping(self, more: frozenset[str]) -> Plan:
         """The same plan with more kept."""
         return replace(self, keep=self.keep | more)
+
+    def slices_of(self, block: int | None) -> Slices | None:
+        """How a block is sliced; None where it is walked whole."""
+        return self.slices[block] if block is not None and self.slices else None
 
 
 def head_rows(graph: Graph, limit_bytes: int = LOGITS_BYTES) -> int:

@@ -2,7 +2,9 @@
 
 Forward runs every node once. Backward walks the nodes in reverse; what it reads and is not there is recomputed first,
 recursively from what is, and then stays until its last reader. So nothing is recomputed that no backward reads (early
-stop). Buffers are freed right after their last use, and taken over where an op may work in place.
+stop). A block that the plan slices is walked as fastbp/schedule/block_walk.py says; the final norm goes with the
+head's slices where it is not kept, and then runs once, behind the last block's forward. Buffers are freed right after
+their last use, and taken over where an op may work in place.
 """
 
 from __future__ import annotations
@@ -11,8 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from fastbp.graph.graph import Graph, Node
-from fastbp.schedule.actions import Action, Backward, Forward, Free, Recompute, Reduce, Rows
-from fastbp.schedule.effects import Effects
+from fastbp.schedule.actions import Action, Backward, Forward, Free, Local, Recompute, Reduce
+from fastbp.schedule.block_walk import BlockWalk
+from fastbp.schedule.effects import Effects, gradient
+from fastbp.schedule.local import Rows, parted
 from fastbp.schedule.plan import Plan
 
 
@@ -27,59 +31,120 @@ class Schedule:
 
 def training_schedule(graph: Graph, plan: Plan) -> Schedule:
     """Forward and backward under a plan."""
-    effects = Effects(graph)
-    actions = [*_forward(graph, plan, training=True), *_backward(graph, plan, effects)]
-    return Schedule(graph, plan, tuple(_with_frees(actions, plan, effects)))
+    walk = _Walk(graph, plan, Effects(graph))
+    actions = [*walk.forward(), *walk.backward()]
+    return Schedule(graph, plan, tuple(_with_frees(actions, plan, walk.effects)))
 
 
 def evaluation_schedule(graph: Graph, plan: Plan) -> Schedule:
     """Forward alone, up to the losses; nothing is kept."""
     nothing = replace(plan, policy="evaluation", keep=frozenset())
-    actions = list(_forward(graph, plan, training=False))
-    return Schedule(graph, nothing, tuple(_with_frees(actions, nothing, Effects(graph))))
+    walk = _Walk(graph, nothing, Effects(graph))
+    actions = [*walk.forward(), *walk.losses()]
+    return Schedule(graph, nothing, tuple(_with_frees(actions, nothing, walk.effects)))
 
 
-def _slices(node: Node, plan: Plan) -> Iterator[Rows | None]:
-    if node.op_name != "linear_cross_entropy" or plan.head_rows >= node.dims.N:
-        yield None
-        return
-    for start in range(0, node.dims.N, plan.head_rows):
-        yield start, min(start + plan.head_rows, node.dims.N)
+class _Walk:
+    """The order of the actions before anything is freed."""
 
+    def __init__(self, graph: Graph, plan: Plan, effects: Effects) -> None:
+        self.graph, self.plan, self.effects = graph, plan, effects
+        self.norm, self.head = graph.nodes[-2:]
+        slices = ((block, plan.slices_of(block)) for block in range(graph.blocks))
+        self.blocks = {block: BlockWalk(graph, plan, effects, block, found) for block, found in slices if found}
 
-def _forward(graph: Graph, plan: Plan, training: bool) -> Iterator[Action]:
-    for node in graph.nodes:
-        if not (training and node.op.backward_yields_outputs):
-            for rows in _slices(node, plan):
-                yield Forward(node.name, rows)
+    @property
+    def norm_with_head(self) -> bool:
+        """Whether the final norm runs in the head's slices."""
+        return self.head.inputs[0] not in self.plan.keep
 
+    def forward(self) -> Iterator[Action]:
+        """Everything before the head, whose backward yields its output."""
+        walked = set()
+        for node in self.graph.nodes[:-2]:
+            walk = self.blocks.get(node.block) if node.block is not None else None
+            if walk is None:
+                yield Forward(node.name)
+            elif node.block not in walked:
+                walked.add(node.block)
+                yield from walk.forward()
+        if not self.norm_with_head:
+            yield Forward(self.norm.name)
 
-def _backward(graph: Graph, plan: Plan, effects: Effects) -> Iterator[Action]:
-    available = set(plan.keep)
-    for node in reversed(graph.nodes):
-        if not effects.runs_backward(node):
-            continue
+    def losses(self) -> Iterator[Action]:
+        """The head forward."""
+        for rows in self._head_slices():
+            if self.norm_with_head:
+                yield Forward(self.norm.name, rows, local=self._head_local(rows))
+            yield Forward(self.head.name, rows, local=self._head_local(rows))
+
+    def backward(self) -> Iterator[Action]:
+        available, walked = set(self.plan.keep), set()
+        yield from self._head_backward(available)
+        for node in reversed(self.graph.nodes[:-2]):
+            walk = self.blocks.get(node.block) if node.block is not None else None
+            if walk is None:
+                yield from self._node_backward(node, available)
+            elif node.block not in walked:
+                walked.add(node.block)
+                yield from self._bring_back(walk.input, available)
+                yield from walk.backward()
+
+    def _head_backward(self, available: set[str]) -> Iterator[Action]:
+        """The head, and the final norm behind it: slice by slice where it goes with the head."""
+        yield from self._bring_back(self.norm.inputs[0], available)
+        for rows in self._head_slices():
+            local = self._head_local(rows)
+            if self.norm_with_head:
+                yield Forward(self.norm.name, rows, local=local)
+            yield Backward(self.head.name, rows, local=local)
+            if self.norm_with_head:
+                yield Backward(self.norm.name, rows, local=local)
+        if not self.norm_with_head:
+            for name in self.norm.backward_reads:
+                yield from self._bring_back(name, available)
+            yield Backward(self.norm.name)
+
+    def _head_slices(self) -> Iterator[Rows | None]:
+        rows, step = self.head.dims.N, self.plan.head_rows
+        if step >= rows:
+            yield None
+        else:
+            yield from ((start, min(start + step, rows)) for start in range(0, rows, step))
+
+    def _head_local(self, rows: Rows | None) -> Local:
+        """What the final norm makes, where it goes with the head."""
+        if rows is None or not self.norm_with_head:
+            return ()
+        made = [name for name in self.norm.outputs if name not in self.plan.keep]
+        return tuple((name, rows) for name in [*made, gradient(self.head.inputs[0])])
+
+    def _node_backward(self, node: Node, available: set[str]) -> Iterator[Action]:
+        if not self.effects.runs_backward(node):
+            return
         for name in node.backward_reads:
-            yield from _bring_back(graph, name, available)
-        for rows in _slices(node, plan):
-            yield Backward(node.name, rows)
+            yield from self._bring_back(name, available)
+        yield Backward(node.name)
         for port in node.op.differentiable:
             tensor = node.ports[port]
-            if graph.tensors[tensor].kind == "activation":
-                target, total = effects.contribution(node, tensor), effects.buffer(f"d:{tensor}")
-                if target != f"d:{tensor}":
-                    yield Reduce(total, target)
+            target = self.effects.contribution(node, tensor)
+            if self.graph.tensors[tensor].kind == "activation" and target != gradient(tensor):
+                yield Reduce(self.effects.buffer(gradient(tensor)), target)
 
-
-def _bring_back(graph: Graph, name: str, available: set[str]) -> Iterator[Action]:
-    """Recomputes a tensor, and first whatever it is computed from."""
-    if graph.tensors[name].kind != "activation" or name in available:
-        return
-    node = graph.producer[name]
-    for source in node.inputs:
-        yield from _bring_back(graph, source, available)
-    yield Recompute(node.name)
-    available.update(node.outputs)
+    def _bring_back(self, name: str, available: set[str]) -> Iterator[Action]:
+        """Recomputes a tensor, and first whatever it is computed from."""
+        if self.graph.tensors[name].kind != "activation" or name in available:
+            return
+        node = self.graph.producer[name]
+        walk = self.blocks.get(node.block) if node.block is not None else None
+        for source in (walk.input,) if walk else node.inputs:
+            yield from self._bring_back(source, available)
+        if walk:
+            yield from walk.again()
+            available.add(name)
+        else:
+            yield Recompute(node.name)
+            available.update(node.outputs)
 
 
 def _with_frees(actions: list[Action], plan: Plan, effects: Effects) -> Iterator[Action]:
@@ -106,7 +171,7 @@ def _last_uses(actions: list[Action], plan: Plan, effects: Effects) -> dict[str,
     for i, action in enumerate(actions):
         effect = effects.of(action)
         for name in effect.writes:
-            if isinstance(action, Recompute) and name not in plan.keep and name in last:
+            if isinstance(action, Recompute) and name in last and _anew(action, name, plan, effects):
                 over[name].add(last[name])
         for name in (*effect.reads, *effect.writes):
             last[name] = i
@@ -116,9 +181,16 @@ def _last_uses(actions: list[Action], plan: Plan, effects: Effects) -> dict[str,
     return over
 
 
+def _anew(action: Action, name: str, plan: Plan, effects: Effects) -> bool:
+    """Whether a recomputation begins a tensor that is written again; a kept one gets the same bits where it lies."""
+    tensor, rows = parted(name)
+    start = (effects.token_rows(action) or (0, 0))[0]
+    return tensor not in plan.keep and start == (rows[0] if rows else 0)
+
+
 def _takes(action: Action, effects: Effects, over: list[str], live: set[str]) -> tuple[tuple[str, str], ...]:
     """The tensors of this action that are written over one that nobody needs any more."""
-    if not isinstance(action, Forward | Backward) or action.rows is not None:
+    if not isinstance(action, Forward | Backward):
         return ()
     pairs = effects.in_place(action)
     return tuple((new, old) for new, old in pairs if old in over and new not in live and new not in over)

@@ -9,12 +9,16 @@ something behind is refused.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+
+import numpy as np
 
 from fastbp.graph.graph import Graph
 from fastbp.schedule.actions import Action, Backward, Forward, Free, Recompute, Reduce, written
 from fastbp.schedule.effects import Effects, sliced_dims
+from fastbp.schedule.local import Rows, parted, tensor_of
 from fastbp.schedule.schedule import Schedule
 
 ALIGNMENT = 64
@@ -32,13 +36,25 @@ def padded(nbytes: int) -> int:
 
 @dataclass(frozen=True)
 class Buffer:
-    """Bytes with a lifetime: the tensors that hold it one after another, and [born, dies) in ticks."""
+    """Bytes with a lifetime: the tensors that hold it one after another, and [born, dies) in ticks. `taken` has the
+    tick at which each but the first takes it over: the action that reads the one before and writes the next.
+    """
 
     names: tuple[str, ...]
     nbytes: int
     born: int
     dies: int
     category: str
+    taken: tuple[int, ...] = ()
+
+    def holds(self) -> Iterator[tuple[str, int, int]]:
+        """Every tensor with the ticks [from, until) at which an action finds it here."""
+        for name, start, stop in zip(self.names, (self.born, *self.taken), (*self.taken, self.dies - 1), strict=True):
+            yield name, start, stop + 1
+
+    def name_at(self, tick: int) -> str:
+        """The tensor that the buffer holds during an action, or gets from it."""
+        return self.names[sum(taken <= tick for taken in self.taken)]
 
 
 @dataclass(frozen=True)
@@ -88,6 +104,9 @@ class _Open:
     nbytes: int
     born: int
     category: str
+    filled: int = 0
+    """Rows up to here were written, in tokens."""
+    taken: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -99,7 +118,8 @@ class _Machine:
     live: dict[str, _Open] = field(default_factory=dict)
     closed: list[Buffer] = field(default_factory=list)
     now: int = 0
-    parts: Counter[str] = field(default_factory=Counter)
+    parts: dict[str, np.ndarray] = field(default_factory=dict)
+    """How many parts each row of a gradient has taken in."""
     walked: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Rows that were walked forward and backward, by (letter, node)."""
 
@@ -107,8 +127,35 @@ class _Machine:
         return IllegalSchedule(f"tick {self.now}, {written(action)}: {why}")
 
     def nbytes(self, name: str) -> int:
-        tensor = name.removeprefix("d:").split("+")[0] if name.startswith("d:") else name
-        return padded(self.graph.bytes_of(tensor))
+        rows, whole = parted(name)[1], self.graph.bytes_of(tensor_of(name))
+        return padded(whole // self.graph.tokens * (rows[1] - rows[0]) if rows else whole)
+
+    def extent(self, name: str) -> Rows:
+        """The rows that a buffer holds."""
+        return parted(name)[1] or (0, self.graph.tokens)
+
+    def read(self, action: Action, name: str, rows: Rows) -> None:
+        """Refuses what is not there, or not there yet."""
+        if name not in self.live:
+            raise self.refuse(action, f"it reads {name}, which is not live")
+        if rows[0] < self.extent(name)[0] or rows[1] > self.live[name].filled:
+            raise self.refuse(action, f"it reads rows {rows} of {name}, which has {self._written(name)}")
+
+    def write(self, action: Action, name: str, rows: Rows) -> None:
+        """A buffer begins with its first row and grows without a gap."""
+        if name not in self.live:
+            begin = self.extent(name)[0]
+            self.live[name] = _Open([name], self.nbytes(name), self.now, self.category(name, action), begin)
+        opened, extent = self.live[name], self.extent(name)
+        if not extent[0] <= rows[0] <= opened.filled or rows[1] > extent[1]:
+            raise self.refuse(action, f"it writes rows {rows} of {name}, which has {self._written(name)}")
+        opened.filled = max(opened.filled, rows[1])
+
+    def _written(self, name: str) -> Rows:
+        return self.extent(name)[0], self.live[name].filled
+
+    def parts_of(self, name: str) -> np.ndarray:
+        return self.parts.setdefault(name, np.zeros(self.graph.tokens, np.int32))
 
     def category(self, name: str, action: Action) -> str:
         if name.startswith("d:"):
@@ -116,7 +163,9 @@ class _Machine:
         return "kept" if name in self.keep and not isinstance(action, Recompute) else "working"
 
     def close(self, opened: _Open, dies: int) -> None:
-        self.closed.append(Buffer(tuple(opened.names), opened.nbytes, opened.born, dies, opened.category))
+        self.closed.append(
+            Buffer(tuple(opened.names), opened.nbytes, opened.born, dies, opened.category, tuple(opened.taken))
+        )
 
     def take(self, action: Action, new: str, old: str, effects: Effects) -> None:
         """`new` is written over `old`."""
@@ -132,6 +181,8 @@ class _Machine:
         if self.category(new, action) == "kept":
             opened.category = "kept"
         opened.names.append(new)
+        opened.taken.append(self.now)
+        opened.filled = self.extent(new)[0]
         self.live[new] = opened
 
     def walk(self, action: Forward | Backward) -> None:
@@ -182,17 +233,16 @@ def simulate(schedule: Schedule) -> Simulation:
 def _run(machine: _Machine, effects: Effects, action: Action) -> int:
     """One action that computes; returns the bytes of its scratch."""
     effect = effects.of(action)
+    rows = effects.token_rows(action) or (0, machine.graph.tokens)
     for name in effect.reads:
-        if name not in machine.live:
-            raise machine.refuse(action, f"it reads {name}, which is not live")
+        machine.read(action, name, rows)
     if isinstance(action, Forward | Backward) and not isinstance(action, Recompute):
         machine.walk(action)
-    _check_parts(machine, effects, action)
+    _check_parts(machine, effects, action, rows)
     for new, old in getattr(action, "takes", ()):
         machine.take(action, new, old, effects)
     for name in effect.writes:
-        if name not in machine.live:
-            machine.live[name] = _Open([name], machine.nbytes(name), machine.now, machine.category(name, action))
+        machine.write(action, name, rows)
     total = 0
     for port, size in effect.scratch:
         nbytes = padded(size * machine.graph.itemsize)
@@ -202,16 +252,17 @@ def _run(machine: _Machine, effects: Effects, action: Action) -> int:
     return total
 
 
-def _check_parts(machine: _Machine, effects: Effects, action: Action) -> None:
+def _check_parts(machine: _Machine, effects: Effects, action: Action, rows: Rows) -> None:
     """A gradient that shares the stream's buffer must be read after all of its own parts and before the next one is
-    added.
+    added, row by row.
     """
     if isinstance(action, Reduce):
-        machine.parts[action.into] += 1
+        machine.parts_of(action.into)[slice(*rows)] += 1
     elif isinstance(action, Backward):
         node = machine.graph.by_name[action.node]
         for port in node.op.outputs:
             name = effects.buffer(f"d:{node.ports[port]}")
-            if machine.parts[name] != effects.parts_before[node.name]:
-                there, due = machine.parts[name], effects.parts_before[node.name]
-                raise machine.refuse(action, f"{there} parts were added to {name}, {due} are due")
+            there, due = machine.parts_of(name)[slice(*rows)], effects.parts_before[node.name]
+            if (there != due).any():
+                found = int(there[there != due][0])
+                raise machine.refuse(action, f"{found} parts were added to {name}, {due} are due")

@@ -1,0 +1,185 @@
+"""A block walked in slices: sequence by sequence through attention, some rows at a time through the ops around it.
+
+A block is a few stages: neighbours that are independent row by row (LN1 and the projections; everything behind
+attention), and attention, which is independent sequence by sequence. A slice of sequences goes through all stages;
+within a stage of rows it is cut again. A tensor that is not kept lives as long as its readers want: within a slice of
+rows where they are of the same stage, within a slice of sequences where they are of a later one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+
+from fastbp.graph.graph import Graph, Node
+from fastbp.schedule.actions import Action, Backward, Forward, Local, Recompute, Reduce
+from fastbp.schedule.effects import Effects, gradient
+from fastbp.schedule.local import Rows, local
+from fastbp.schedule.plan import Plan, Slices
+
+Where = Mapping[str, Rows | None]
+"""Tensors that are there, and the rows of them; None for all."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Nodes one behind the other with the same `tokens` in a step of independent work."""
+
+    nodes: tuple[Node, ...]
+    tokens: int
+
+    @property
+    def made(self) -> frozenset[str]:
+        return frozenset(name for node in self.nodes for name in node.outputs)
+
+
+class BlockWalk:
+    """The actions of one block under a plan."""
+
+    def __init__(self, graph: Graph, plan: Plan, effects: Effects, block: int, slices: Slices) -> None:
+        self.graph, self.effects = graph, effects
+        nodes = [node for node in graph.nodes if node.block == block]
+        self.stages = [Stage(tuple(found), tokens) for tokens, found in groupby(nodes, graph.tokens_per_unit)]
+        self.rows, self.step = slices.rows, slices.sequences * max(stage.tokens for stage in self.stages)
+        self.input, self.output = nodes[0].inputs[0], nodes[-1].outputs[0]
+        self.kept = plan.keep & frozenset().union(*(stage.made for stage in self.stages))
+        self.stream = effects.buffer(gradient(self.output))
+
+    def forward(self) -> Iterator[Action]:
+        """The block's output from its input, and on the way whatever is kept."""
+        for outer in self._outer():
+            yield from self._make({self.output}, outer, {self.input: None}, Forward)
+
+    def again(self) -> Iterator[Action]:
+        """The block's output once more."""
+        for outer in self._outer():
+            yield from self._make({self.output}, outer, self._there(), Recompute)
+
+    def backward(self) -> Iterator[Action]:
+        """The gradient of the block's input, which must be there whole, from that of its output."""
+        for outer in self._outer():
+            where = self._there()
+            for stage in reversed(self.stages):
+                yield from self._make(self._from_before(stage, where), outer, where, Recompute)
+                for rows in self._inner(stage, outer):
+                    yield from self._stage_backward(stage, outer, rows, where)
+
+    def _there(self) -> dict[str, Rows | None]:
+        """What backward finds."""
+        return {self.input: None, **dict.fromkeys(sorted(self.kept - {self.output}))}
+
+    def _outer(self) -> Iterator[Rows]:
+        return _cut((0, self.graph.tokens), self.step)
+
+    def _inner(self, stage: Stage, outer: Rows) -> Iterator[Rows]:
+        return _cut(outer, self.rows) if stage.tokens == 1 else iter([outer])
+
+    def _extent(self, rows: Rows) -> Rows | None:
+        """None where that is everything."""
+        return None if rows == (0, self.graph.tokens) else rows
+
+    def _make(
+        self, targets: Set[str], outer: Rows, where: dict[str, Rows | None], kind: type[Forward]
+    ) -> Iterator[Action]:
+        """Runs forward whatever `targets` want that is not there; `where` learns what outlives its stage."""
+        wanted = self._wanted(targets, where)
+        for stage in self.stages:
+            nodes = [node for node in stage.nodes if node in wanted]
+            behind = {name for node in wanted if node not in stage.nodes for name in node.inputs} | targets
+            for name in sorted(stage.made & behind - where.keys() if nodes else ()):
+                where[name] = None if name in self.kept or name == self.output else self._extent(outer)
+            for rows in self._inner(stage, outer) if nodes else ():
+                yield from self._run(kind, nodes, rows, where)
+
+    def _wanted(self, names: Iterable[str], where: Where) -> list[Node]:
+        """The nodes that must run for `names` to exist, in order."""
+        found, open_names = set(), list(names)
+        while open_names:
+            name = open_names.pop()
+            if name not in where and self.graph.tensors[name].kind == "activation":
+                node = self.graph.producer[name]
+                if node.name not in found:
+                    found.add(node.name)
+                    open_names += node.inputs
+        return [node for stage in self.stages for node in stage.nodes if node.name in found]
+
+    def _run(self, kind: type[Forward], nodes: list[Node], rows: Rows, where: Where) -> Iterator[Action]:
+        """Runs nodes forward for some rows; what is not in `where` exists for these alone."""
+        for node in nodes:
+            extents = {name: self._place(name, rows, where) for name in (*node.inputs, *node.outputs)}
+            yield kind(node.name, self._units(node, rows), local=_local(extents))
+
+    def _place(self, name: str, rows: Rows, where: Where) -> Rows | None:
+        if name in where:
+            return where[name]
+        whole = name in self.kept or name == self.output or self.graph.tensors[name].kind != "activation"
+        return None if whole else self._extent(rows)
+
+    def _units(self, node: Node, rows: Rows) -> Rows | None:
+        """Rows as the node's op counts them; None for all."""
+        tokens = self.graph.tokens_per_unit(node)
+        return (rows[0] // tokens, rows[1] // tokens) if self._extent(rows) else None
+
+    def _reads(self, stage: Stage, where: Where) -> list[str]:
+        """What a stage's backward reads and is not there."""
+        names = dict.fromkeys(name for node in reversed(stage.nodes) for name in node.backward_reads)
+        return [name for name in names if name not in where and self.graph.tensors[name].kind == "activation"]
+
+    def _from_before(self, stage: Stage, where: Where) -> set[str]:
+        """What must exist before a stage is walked backward: what it reads, or brings back its own from."""
+        reads = self._reads(stage, where)
+        if stage.tokens != 1:
+            return set(reads)
+        own = [node for node in self._wanted(reads, where) if node in stage.nodes]
+        return {name for node in own for name in node.inputs if name not in where} - stage.made | set(
+            reads
+        ) - stage.made
+
+    def _stage_backward(self, stage: Stage, outer: Rows, rows: Rows, where: Where) -> Iterator[Action]:
+        yield from self._run(Recompute, self._wanted(self._reads(stage, where), where), rows, where)
+        for node in reversed(stage.nodes):
+            if self.effects.runs_backward(node):
+                yield from self._node_backward(node, outer, rows, where)
+
+    def _node_backward(self, node: Node, outer: Rows, rows: Rows, where: Where) -> Iterator[Action]:
+        extents = {name: self._place(name, rows, where) for name in node.backward_reads}
+        for port in (*node.op.outputs, *node.op.differentiable):
+            name = node.ports[port]
+            target = gradient(name) if port in node.op.outputs else self.effects.contribution(node, name)
+            extents[self.effects.buffer(target)] = self._gradient_place(name, target, outer, rows)
+        yield Backward(node.name, self._units(node, rows), local=_local(extents))
+        for port in node.op.differentiable:
+            name = node.ports[port]
+            part = self.effects.contribution(node, name)
+            if part != gradient(name):
+                at = self._extent(rows)
+                yield Reduce(self.effects.buffer(gradient(name)), local(part, at) if at else part, at)
+
+    def _gradient_place(self, name: str, target: str, outer: Rows, rows: Rows) -> Rows | None:
+        """The stream's gradient is whole; a part of it is added at once; the rest lives as long as its tensor would."""
+        if target != gradient(name):
+            return self._extent(rows)
+        if self.effects.buffer(target) == self.stream:
+            return None
+        return self._extent(outer if name in self._crossing else rows)
+
+    @cached_property
+    def _crossing(self) -> frozenset[str]:
+        """Tensors that a later stage reads."""
+        return frozenset(
+            name
+            for i, stage in enumerate(self.stages)
+            for name in stage.made
+            if any(name in node.inputs for later in self.stages[i + 1 :] for node in later.nodes)
+        )
+
+
+def _local(extents: Where) -> Local:
+    return tuple((name, rows) for name, rows in extents.items() if rows is not None)
+
+
+def _cut(rows: Rows, step: int) -> Iterator[Rows]:
+    for start in range(rows[0], rows[1], step):
+        yield start, min(start + step, rows[1])
