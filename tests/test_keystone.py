@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from fastbp.graph.config import DecoderConfig
 from fastbp.graph.decoder import decoder_graph
+from fastbp.policy.optimal import Planner
 from fastbp.run.decoder import Decoder
-from fastbp.schedule.plan import Plan, head_rows
+from fastbp.schedule.plan import Plan, Slices, head_rows
 
 BACKENDS = ("numpy", "numba", "cython")
 POLICIES = (
@@ -101,6 +102,57 @@ def test_tiled_attention_keeps_the_law(policy: str, workers: int, backend: str) 
     found, decoder = tiled(policy, backend, workers)
     assert found == tiled("save_all", backend, 1)[0]
     assert_peak(decoder)
+
+
+@cache
+def longer(backend: str, attention: str, batch: int) -> tuple[DecoderConfig, Bits]:
+    """A decoder whose sequences are cut into rows, and what keeping everything gives."""
+    config = DecoderConfig.preset("seed", attention=attention, context=40)
+    return config, bits(filled(Decoder(config, batch, backend=backend, workers=1)))
+
+
+@pytest.mark.parametrize("backend", ["numba", "cython"])
+@settings(max_examples=60, derandomize=True, deadline=None, database=None, phases=[Phase.generate])
+@given(st.data())
+def test_slices_give_the_bits_of_whole_blocks(backend: str, data: st.DataObject) -> None:
+    attention, batch = data.draw(st.sampled_from(["tiled", "materialised"])), data.draw(st.integers(1, 3))
+    config, expected = longer(backend, attention, batch)
+    names = sorted(decoder_graph(config, batch).read_by_backward)
+    one = st.one_of(st.none(), st.builds(Slices, st.integers(1, batch), st.sampled_from([3, 8, 16, 64])))
+    plan = Plan(
+        "drawn",
+        data.draw(st.frozensets(st.sampled_from(names))),
+        data.draw(st.sampled_from([5, 16, 1000])),
+        tuple(data.draw(one) for _ in range(config.blocks)),
+    )
+    decoder = filled(Decoder(config, batch, plan=plan, backend=backend, workers=data.draw(st.integers(1, 3))))
+    assert bits(decoder) == expected
+    assert_peak(decoder)
+
+
+@pytest.mark.parametrize("backend", ["numba", "cython"])
+@pytest.mark.parametrize(("attention", "batch"), [("tiled", 1), ("tiled", 3), ("materialised", 2)])
+def test_every_budget_gives_the_bits_of_save_all(attention: str, batch: int, backend: str) -> None:
+    config, expected = longer(backend, attention, batch)
+    planner = Planner(decoder_graph(config, batch, workers=2))
+    low, high = planner.smallest_bytes, planner.largest_bytes
+    for budget in range(low, high + 1, (high - low) // 9):
+        decoder = filled(Decoder(config, batch, policy=f"optimal({budget})", backend=backend, workers=2))
+        assert bits(decoder) == expected
+        assert_peak(decoder)
+        assert decoder.peak_bytes_predicted <= budget
+
+
+def test_the_numpy_definition_agrees_in_slices_up_to_rounding() -> None:
+    # Its products are BLAS's, which sums a slice in another order than the whole.
+    config, (loss, _, gradients) = longer("numpy", "tiled", 2)
+    plan = Plan("drawn", frozenset({"final.x"}), 16, (Slices(1, 8), Slices(2, 16)))
+    found = bits(filled(Decoder(config, 2, plan=plan, backend="numpy")))
+    np.testing.assert_allclose(found[0], loss, rtol=1e-6)
+    expected = np.frombuffer(gradients, np.float32)
+    np.testing.assert_allclose(
+        np.frombuffer(found[2], np.float32), expected, rtol=1e-4, atol=1e-5 * abs(expected).max()
+    )
 
 
 @pytest.mark.slow

@@ -57,6 +57,14 @@ def format_bytes(size_bytes: int) -> str:
     return f"{sign}{size} B" if power == 0 else f"{sign}{size / 1024**power:.1f} {_BINARY[power]}"
 
 
+def exact_bytes(size_bytes: int) -> str:
+    """The size as `parse_bytes` reads it back to the byte: "64MiB", or "800000" where no unit divides it."""
+    for power in range(len(_BINARY) - 1, 0, -1):
+        if size_bytes and size_bytes % 1024**power == 0:
+            return f"{size_bytes // 1024**power}{_BINARY[power]}"
+    return str(size_bytes)
+
+
 def format_seconds(seconds: float) -> str:
     """Return a duration: "12.3 us", "4.56 ms", "7.89 s", "2 min 05 s", "1 h 02 min", "3 d 04 h".
 

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from fastbp.base.errors import InputError
-from fastbp.commands.options import add_model_options, add_run_options, chosen_batch, chosen_config
+from fastbp.commands.options import add_model_options, add_run_options, chosen_batch, chosen_config, chosen_policy
 from fastbp.commands.terminal import measuring
 from fastbp.report.bench import bench_lines
 from fastbp.run.contender import PEERS, installed, require_server
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
             raise InputError(f"--peers with --dtype {options.dtype}: the peers train in float32 alone")
     with measuring() as say:
         trainer = synthetic_trainer(
-            config, batch, backend=options.backend, workers=options.workers, policy=options.policy,
+            config, batch, backend=options.backend, workers=options.workers, policy=chosen_policy(options),
             dtype=options.dtype, progress=say,
         )  # fmt: skip
         decoder = trainer.decoder

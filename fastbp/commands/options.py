@@ -6,8 +6,10 @@ import argparse
 from collections.abc import Callable, Sequence
 
 from fastbp.base.errors import InputError, nearest
+from fastbp.base.units import parse_bytes
 from fastbp.graph.config import POSITIONS, PRESETS, DecoderConfig
 from fastbp.graph.decoder import ITEMSIZE
+from fastbp.policy.named import policy_names
 from fastbp.run.backend import BACKENDS
 
 BATCH = {"seed": 1, "small": 12, "medium": 8, "gpt2": 1}
@@ -64,15 +66,40 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     """The options of every command that makes a plan and runs it."""
     group = parser.add_argument_group("how it runs")
     group.add_argument(
-        "--policy", default="save_all", metavar="NAME",
-        help="which activations are kept: save_all, full, every(k), sqrt, selective(layernorm, gelu, core_attn, mlp),"
-        " save_only(names) (default save_all)",
+        "--policy", metavar="NAME",
+        help=f"which activations are kept: {', '.join(policy_names())} (default save_all)",
+    )  # fmt: skip
+    group.add_argument(
+        "--memory-budget", type=_budget, metavar="SIZE",
+        help="the fastest plan whose activations fit into SIZE, such as 64MiB; the same as --policy 'optimal(SIZE)'"
+        " (default: no bound)",
     )  # fmt: skip
     add_dtype(group)
     add_backend(group)
     group.add_argument(
         "--workers", type=whole(), metavar="N", help="threads (default: physical cores; 1 for a tiny model)"
     )
+
+
+def _budget(text: str) -> int:
+    try:
+        return parse_bytes(text)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def asked_policy(options: argparse.Namespace) -> str | None:
+    """--policy, or the planner under --memory-budget, or neither."""
+    if options.memory_budget is None:
+        return None if options.policy is None else str(options.policy)
+    if options.policy is not None:
+        raise InputError(f"--memory-budget and --policy {options.policy}: give one of them")
+    return f"optimal({options.memory_budget})"
+
+
+def chosen_policy(options: argparse.Namespace) -> str:
+    """What was asked for, else save_all."""
+    return asked_policy(options) or "save_all"
 
 
 def add_dtype(parser: argparse._ActionsContainer) -> None:

@@ -13,7 +13,14 @@ from typing import Any
 
 from fastbp.base.errors import InputError, Stopped
 from fastbp.base.units import format_count
-from fastbp.commands.options import add_model_options, add_run_options, chosen_batch, chosen_config, whole
+from fastbp.commands.options import (
+    add_model_options,
+    add_run_options,
+    asked_policy,
+    chosen_batch,
+    chosen_config,
+    whole,
+)
 from fastbp.commands.resume import require_same_run, resumed_folder, resumed_snapshot
 from fastbp.commands.terminal import compiling, say, training_progress
 from fastbp.data import Corpus, Split, Tokenizer, embedded_corpus, load_corpus, make_tokenizer, split
@@ -137,9 +144,9 @@ def _settings(options: argparse.Namespace, resumed: Snapshot | None) -> dict[str
     """What was asked for, else what the snapshot says, else the defaults."""
     before: dict[str, Any] = resumed.settings if resumed else {}
     defaults = {name: default for name, (_, default, _) in DEFAULTS.items()} | SHARED_DEFAULTS
-    settings = {}
+    settings: dict[str, Any] = {}
     for name, default in defaults.items():
-        asked = getattr(options, name)
+        asked = asked_policy(options) if name == "policy" else getattr(options, name)
         settings[name] = asked if asked is not None else before.get(name, default)
     if settings["min_lr"] is None:
         settings["min_lr"] = settings["lr"] / 10

@@ -1,15 +1,21 @@
 """The named policies: which activations each of them keeps.
 
     save_all            everything that backward reads
-    full                every block's input (Megatron: full recomputation)
+    full                every block's input (Megatron: full recomputation); full(last) recomputes the last block too
     every(k)            the input of every k-th block: segments of k blocks
     sqrt                every(⌈√L⌉) (Chen et al. 2016)
     selective(...)      all but the outputs of the named parts: layernorm, gelu, core_attn, mlp
                         (Korthikanti et al. 2022)
+    dots                what products of weights gave (JAX: dots_with_no_batch_dims_saveable): qkv, the stream behind
+                        attention, which costs its product, and u
     save_only(...)      the named tensors alone ("qkv" in every block, "blocks.3.qkv" in one)
+    optimal(SIZE)       the fewest FLOPs whose peak fits into a budget (fastbp/policy/optimal.py)
+    greedy(SIZE)        drop what frees the most bytes a FLOP, one tensor after another, until the peak fits
+    knapsack(SIZE)      keep what saves the most FLOPs among tensors of SIZE in all, as compilers do: a proxy of the
+                        peak, which may exceed it
 
-The final norm's tensors are always kept, since backward begins there, and the last block is not recomputed where that
-would not lower the peak.
+Of the policies without a SIZE the final norm's tensors are always kept, since backward begins there, and the last block
+is not recomputed where that would not lower the peak.
 """
 
 from __future__ import annotations
@@ -20,7 +26,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fastbp.base.errors import InputError, nearest
+from fastbp.base.units import parse_bytes
 from fastbp.graph.graph import Graph
+from fastbp.policy.budget_rules import greedy_plan, knapsack_plan
+from fastbp.policy.optimal import Planner
 from fastbp.schedule.plan import Plan, head_rows
 from fastbp.schedule.schedule import training_schedule
 from fastbp.schedule.simulate import simulate
@@ -57,7 +66,13 @@ def _save_all(graph: Graph, words: tuple[str, ...]) -> set[str]:
 
 
 def _full(graph: Graph, words: tuple[str, ...]) -> set[str]:
+    if words not in ((), ("last",)):
+        raise InputError(f"policy full({', '.join(words)}): write full, or full(last) to recompute the last block too")
     return _inputs(graph, 1)
+
+
+def _dots(graph: Graph, words: tuple[str, ...]) -> set[str]:
+    return {name for name in graph.read_by_backward if short_name(name) in ("x", "qkv", "mid", "u")}
 
 
 def _every(graph: Graph, words: tuple[str, ...]) -> set[str]:
@@ -97,26 +112,34 @@ def _save_only(graph: Graph, words: tuple[str, ...]) -> set[str]:
 
 @dataclass(frozen=True)
 class Policy:
-    """A named rule: its tensors to keep, and whether it takes arguments."""
+    """A named rule: its tensors to keep, and whether it takes arguments; or, for a budget, its whole plan."""
 
-    keep: Callable[[Graph, tuple[str, ...]], set[str]]
+    keep: Callable[[Graph, tuple[str, ...]], set[str]] | None
     arguments: str
     help: str
+    under_budget: Callable[[Graph, int], Plan] | None = None
 
 
 POLICIES: dict[str, Policy] = {
     "save_all": Policy(_save_all, "", "keep everything that backward reads"),
-    "full": Policy(_full, "", "keep the blocks' inputs, recompute every block"),
+    "full": Policy(_full, "last", "keep the blocks' inputs, recompute every block; full(last): the last one too"),
     "every": Policy(_every, "k", "keep the input of every k-th block"),
     "sqrt": Policy(_sqrt, "", "every(k) with k the square root of the number of blocks"),
     "selective": Policy(_selective, "parts", "recompute the named parts: " + ", ".join(SELECTIVE)),
+    "dots": Policy(_dots, "", "keep what products of weights gave"),
     "save_only": Policy(_save_only, "names", "keep the named tensors alone"),
+    "optimal": Policy(
+        None, "SIZE", "the fewest FLOPs whose peak fits into SIZE", lambda graph, size: Planner(graph).plan(size)
+    ),
+    "greedy": Policy(None, "SIZE", "drop the most bytes a FLOP until the peak fits into SIZE", greedy_plan),
+    "knapsack": Policy(None, "SIZE", "keep the dearest tensors of SIZE in all", knapsack_plan),
 }
 
 
 def policy_names() -> tuple[str, ...]:
-    """Every policy as it is written: "every(k)"."""
-    return tuple(f"{name}({policy.arguments})" if policy.arguments else name for name, policy in POLICIES.items())
+    """Every policy as it is written: "every(k)", "full[(last)]"."""
+    written = {name: f"({policy.arguments})" if policy.arguments else "" for name, policy in POLICIES.items()}
+    return tuple(name + (f"[{words}]" if name == "full" else words) for name, words in written.items())
 
 
 def make_plan(graph: Graph, policy: str) -> Plan:
@@ -131,9 +154,21 @@ def make_plan(graph: Graph, policy: str) -> Plan:
     words = tuple(word.strip() for word in (match[2] or "").split(",") if word.strip())
     if words and not POLICIES[name].arguments:
         raise InputError(f"policy {name} takes no argument, but '{policy}' gives one: write {name}")
-    keep = POLICIES[name].keep(graph, words) | {tensor for tensor in graph.read_by_backward if _block(tensor) is None}
+    policy_found = POLICIES[name]
+    if policy_found.under_budget:
+        return policy_found.under_budget(graph, _size(name, words))
+    assert policy_found.keep is not None
+    keep = policy_found.keep(graph, words) | {tensor for tensor in graph.read_by_backward if _block(tensor) is None}
     written = f"{name}({', '.join(words)})" if words else name
-    return without_useless_recompute(graph, Plan(written, frozenset(keep), head_rows(graph)))
+    plan = Plan(written, frozenset(keep), head_rows(graph))
+    return plan if written == "full(last)" else without_useless_recompute(graph, plan)
+
+
+def _size(name: str, words: tuple[str, ...]) -> int:
+    """The budget of a policy in bytes."""
+    if len(words) != 1:
+        raise InputError(f"policy {name}({', '.join(words)}): give one size, as in {name}(64MiB)")
+    return parse_bytes(words[0])
 
 
 def without_useless_recompute(graph: Graph, plan: Plan) -> Plan:

@@ -25,9 +25,10 @@ Where = Mapping[str, Rows | None]
 
 @dataclass(frozen=True)
 class Stage:
-    """Nodes one behind the other with the same `tokens` in a step of independent work."""
+    """Nodes one behind the other that are independent along the same dimension: rows, or sequences of `tokens`."""
 
     nodes: tuple[Node, ...]
+    by_rows: bool
     tokens: int
 
     @property
@@ -41,7 +42,10 @@ class BlockWalk:
     def __init__(self, graph: Graph, plan: Plan, effects: Effects, block: int, slices: Slices) -> None:
         self.graph, self.effects = graph, effects
         nodes = [node for node in graph.nodes if node.block == block]
-        self.stages = [Stage(tuple(found), tokens) for tokens, found in groupby(nodes, graph.tokens_per_unit)]
+        groups = [tuple(found) for _, found in groupby(nodes, lambda node: node.op.independent_along)]
+        self.stages = [
+            Stage(found, found[0].op.independent_along == "N", graph.tokens_per_unit(found[0])) for found in groups
+        ]
         self.rows, self.step = slices.rows, slices.sequences * max(stage.tokens for stage in self.stages)
         self.input, self.output = nodes[0].inputs[0], nodes[-1].outputs[0]
         self.kept = plan.keep & frozenset().union(*(stage.made for stage in self.stages))
@@ -74,7 +78,7 @@ class BlockWalk:
         return _cut((0, self.graph.tokens), self.step)
 
     def _inner(self, stage: Stage, outer: Rows) -> Iterator[Rows]:
-        return _cut(outer, self.rows) if stage.tokens == 1 else iter([outer])
+        return _cut(outer, self.rows) if stage.by_rows else iter([outer])
 
     def _extent(self, rows: Rows) -> Rows | None:
         """None where that is everything."""
@@ -130,7 +134,7 @@ class BlockWalk:
     def _from_before(self, stage: Stage, where: Where) -> set[str]:
         """What must exist before a stage is walked backward: what it reads, or brings back its own from."""
         reads = self._reads(stage, where)
-        if stage.tokens != 1:
+        if not stage.by_rows:
             return set(reads)
         own = [node for node in self._wanted(reads, where) if node in stage.nodes]
         return {name for node in own for name in node.inputs if name not in where} - stage.made | set(

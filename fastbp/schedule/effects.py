@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 from fastbp.base.dims import Dims, size_of
 from fastbp.graph.graph import Graph, Node
+from fastbp.ops.registry import OPS
 from fastbp.schedule.actions import Action, Backward, Forward, Free, Reduce
 from fastbp.schedule.local import Rows, local, parted
 
@@ -31,6 +32,8 @@ class Effects:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
+        self._known_names: dict[tuple[str, bool], tuple[tuple[str, ...], tuple[str, ...]]] = {}
+        self._known_scratch: dict[tuple[str, bool, int | None], tuple[tuple[str, int], ...]] = {}
 
     @cached_property
     def shared_gradient(self) -> dict[str, str]:
@@ -118,22 +121,42 @@ class Effects:
             return Effect((), ())
         if isinstance(action, Reduce):
             return Effect((action.into, action.source), (action.into,))
-        node = self.graph.by_name[action.node]
-        dims = sliced_dims(node, action.rows)
-        if isinstance(action, Backward):
-            scratch = node.op.scratch
-            reads = (*self._gradients_of(node.op.outputs, node), *self._activations(node.backward_reads))
-            writes = tuple(
-                self.buffer(self.contribution(node, node.ports[port]))
-                for port in node.op.differentiable
-                if self._is_activation(node.ports[port])
-            )
-        else:
-            scratch = node.op.forward_scratch
-            reads, writes = self._activations(node.inputs), self._activations(node.outputs)
-        sizes = ((port, size_of(shape, dims)) for port, shape in scratch.items())
-        found = [tuple(placed(action, name) for name in names) for names in (reads, writes)]
-        return Effect(found[0], found[1], tuple((port, size) for port, size in sizes if size))
+        backward = isinstance(action, Backward)
+        reads, writes = self._names(action.node, backward)
+        scratch = self.scratch(action.node, backward, action.rows[1] - action.rows[0] if action.rows else None)
+        if action.local:
+            local_names = {name: local(name, rows) for name, rows in action.local}
+            reads = tuple(local_names.get(name, name) for name in reads)
+            writes = tuple(local_names.get(name, name) for name in writes)
+        return Effect(reads, writes, scratch)
+
+    def _names(self, name: str, backward: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What a node reads and writes, whole."""
+        found = self._known_names.get((name, backward))
+        if found is None:
+            node = self.graph.by_name[name]
+            if backward:
+                reads = (*self._gradients_of(node.op.outputs, node), *self._activations(node.backward_reads))
+                writes = tuple(
+                    self.buffer(self.contribution(node, node.ports[port]))
+                    for port in node.op.differentiable
+                    if self._is_activation(node.ports[port])
+                )
+            else:
+                reads, writes = self._activations(node.inputs), self._activations(node.outputs)
+            found = self._known_names[name, backward] = (reads, writes)
+        return found
+
+    def scratch(self, name: str, backward: bool, rows: int | None) -> tuple[tuple[str, int], ...]:
+        """Elements of a node's scratch for so many rows, ports without any left out."""
+        found = self._known_scratch.get((name, backward, rows))
+        if found is None:
+            node = self.graph.by_name[name]
+            dims = sliced_dims(node, None if rows is None else (0, rows))
+            shapes = node.op.scratch if backward else node.op.forward_scratch
+            sizes = ((port, size_of(shape, dims)) for port, shape in shapes.items())
+            found = self._known_scratch[name, backward, rows] = tuple((port, size) for port, size in sizes if size)
+        return found
 
     def _gradients_of(self, outputs: Iterable[str], node: Node) -> list[str]:
         names = [node.ports[port] for port in outputs]
@@ -156,6 +179,10 @@ def placed(action: Forward | Backward, name: str) -> str:
 
 def sliced_dims(node: Node, rows: Rows | None) -> Dims:
     """A node's dimensions for a slice of it."""
-    if rows is None:
-        return node.dims
-    return node.op.extended(node.dims.but(**{node.op.independent_along: rows[1] - rows[0]}))
+    return node.dims if rows is None else _sliced(node.op_name, node.dims, rows[1] - rows[0])
+
+
+@cache
+def _sliced(op_name: str, dims: Dims, size: int) -> Dims:
+    op = OPS[op_name]
+    return op.extended(dims.but(**{op.independent_along: size}))

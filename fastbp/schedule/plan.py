@@ -16,9 +16,9 @@ TOGETHER = 16
 
 @dataclass(frozen=True)
 class Slices:
-    """How a block is walked: so many sequences at a time, and within them so many rows at a time where an op goes row
-    by row. What is dropped exists for a slice alone, forward and backward; what a norm gives is brought back for each of
-    its readers.
+    """How a block is walked: so many sequences at a time, within them so many rows at a time where an op goes row
+    by row. What is dropped exists for a slice alone, forward and backward; what a norm gives is brought back for each
+    of its readers.
     """
 
     sequences: int

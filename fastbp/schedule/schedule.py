@@ -9,13 +9,13 @@ their last use, and taken over where an op may work in place.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from fastbp.graph.graph import Graph, Node
 from fastbp.schedule.actions import Action, Backward, Forward, Free, Local, Recompute, Reduce
 from fastbp.schedule.block_walk import BlockWalk
-from fastbp.schedule.effects import Effects, gradient
+from fastbp.schedule.effects import Effect, Effects, gradient
 from fastbp.schedule.local import Rows, parted
 from fastbp.schedule.plan import Plan
 
@@ -33,7 +33,7 @@ def training_schedule(graph: Graph, plan: Plan) -> Schedule:
     """Forward and backward under a plan."""
     walk = _Walk(graph, plan, Effects(graph))
     actions = [*walk.forward(), *walk.backward()]
-    return Schedule(graph, plan, tuple(_with_frees(actions, plan, walk.effects)))
+    return Schedule(graph, plan, tuple(with_frees(actions, plan, walk.effects)))
 
 
 def evaluation_schedule(graph: Graph, plan: Plan) -> Schedule:
@@ -41,7 +41,12 @@ def evaluation_schedule(graph: Graph, plan: Plan) -> Schedule:
     nothing = replace(plan, policy="evaluation", keep=frozenset())
     walk = _Walk(graph, nothing, Effects(graph))
     actions = [*walk.forward(), *walk.losses()]
-    return Schedule(graph, nothing, tuple(_with_frees(actions, nothing, walk.effects)))
+    return Schedule(graph, nothing, tuple(with_frees(actions, nothing, walk.effects)))
+
+
+def head_actions(graph: Graph, plan: Plan, effects: Effects) -> Iterator[Action]:
+    """The head's backward, and the final norm's, where everything before is there."""
+    return _Walk(graph, plan, effects).head_backward(set(plan.keep))
 
 
 class _Walk:
@@ -80,7 +85,7 @@ class _Walk:
 
     def backward(self) -> Iterator[Action]:
         available, walked = set(self.plan.keep), set()
-        yield from self._head_backward(available)
+        yield from self.head_backward(available)
         for node in reversed(self.graph.nodes[:-2]):
             walk = self.blocks.get(node.block) if node.block is not None else None
             if walk is None:
@@ -90,7 +95,7 @@ class _Walk:
                 yield from self._bring_back(walk.input, available)
                 yield from walk.backward()
 
-    def _head_backward(self, available: set[str]) -> Iterator[Action]:
+    def head_backward(self, available: set[str]) -> Iterator[Action]:
         """The head, and the final norm behind it: slice by slice where it goes with the head."""
         yield from self._bring_back(self.norm.inputs[0], available)
         for rows in self._head_slices():
@@ -147,14 +152,14 @@ class _Walk:
             available.update(node.outputs)
 
 
-def _with_frees(actions: list[Action], plan: Plan, effects: Effects) -> Iterator[Action]:
+def with_frees(actions: Sequence[Action], plan: Plan, effects: Effects) -> Iterator[Action]:
     """Adds a Free after the last use of every buffer, or lets the next tensor take it over."""
-    last_use = _last_uses(actions, plan, effects)
+    found = [effects.of(action) for action in actions]
+    last_use = _last_uses(actions, found, plan, effects)
     live: set[str] = set()
-    for i, action in enumerate(actions):
-        effect = effects.of(action)
+    for i, (action, effect) in enumerate(zip(actions, found, strict=True)):
         over = [name for name in dict.fromkeys((*effect.reads, *effect.writes)) if i in last_use[name]]
-        takes = _takes(action, effects, over, live)
+        takes = _takes(action, effects, over, live) if over else ()
         live.update(effect.writes)
         yield replace(action, takes=takes) if takes and isinstance(action, Forward | Backward) else action
         taken = {old for _, old in takes}
@@ -164,15 +169,15 @@ def _with_frees(actions: list[Action], plan: Plan, effects: Effects) -> Iterator
                 yield Free(name)
 
 
-def _last_uses(actions: list[Action], plan: Plan, effects: Effects) -> dict[str, set[int]]:
+def _last_uses(actions: Sequence[Action], found: Sequence[Effect], plan: Plan, effects: Effects) -> dict[str, set[int]]:
     """For every buffer the actions after which it is not needed until it is written anew."""
     last: dict[str, int] = {}
     over: dict[str, set[int]] = {}
-    for i, action in enumerate(actions):
-        effect = effects.of(action)
-        for name in effect.writes:
-            if isinstance(action, Recompute) and name in last and _anew(action, name, plan, effects):
-                over[name].add(last[name])
+    for i, (action, effect) in enumerate(zip(actions, found, strict=True)):
+        if isinstance(action, Recompute):
+            for name in effect.writes:
+                if name in last and _anew(action, name, plan, effects):
+                    over[name].add(last[name])
         for name in (*effect.reads, *effect.writes):
             last[name] = i
             over.setdefault(name, set())

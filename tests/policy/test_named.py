@@ -47,6 +47,7 @@ def everything_but(*names: str) -> set[str]:
         ("selective(core_attn)", everything_but("p")),
         ("selective(mlp)", everything_but("ln2", "u", "g")),
         ("selective(layernorm, gelu, core_attn, mlp)", everything_but("ln1", "ln2", "u", "g", "p")),
+        ("dots", {"x", "qkv", "mid", "u"}),
         ("save_only(qkv, mid)", {"qkv", "mid"}),
         ("save_only(u)", {"u"}),
         ("save_only(ln1.mean, x)", {"ln1.mean", "x"}),

@@ -1,0 +1,241 @@
+"""The planner: the fewest recomputed FLOPs among plans whose peak fits into a budget of bytes.
+
+The class of plans. Every block takes one of the options of fastbp/policy/options.py, blocks free to differ: a set of
+its tensors to keep and slices to walk the rest in. Its input is kept, or it is not and then the block continues a
+segment: the segment's first block has its input, all blocks of a segment keep nothing else and are sliced alike, and
+their inputs are brought back, and stay, when backward reaches the segment. A segment is at most SEGMENT blocks long.
+The first block's input may be looked up again. The head runs in slices of rows, the final norm with them.
+
+Within the class the plan is exact: a block's bytes depend on earlier blocks through the sum that these keep alone, so
+labels (bytes kept so far, FLOPs) of which none is worse in both are all that a block needs to know, in whole bytes.
+What is found is built, simulated and laid out; where the layout needs more than the bytes that are live, the search is
+repeated with that much less. Sources: the labels are those of any resource-constrained shortest path; the split into
+segments is Rotor's (Beaumont et al. 2019).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice
+
+import numpy as np
+
+from fastbp.base.errors import DoesNotFit
+from fastbp.base.units import exact_bytes, format_bytes
+from fastbp.graph.graph import Graph
+from fastbp.memory.layout import lay_out
+from fastbp.policy.options import Option, Prices, live_sets, options
+from fastbp.schedule.effects import Effects
+from fastbp.schedule.plan import LOGITS_BYTES, Plan, Slices, head_rows
+from fastbp.schedule.schedule import head_actions, training_schedule
+from fastbp.schedule.simulate import padded, simulate
+
+SEGMENT = 12
+"""Blocks that may be brought back from one input."""
+TIES = 1 << 12
+"""Plans of equal FLOPs differ by their slices: the fewer the better."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """`blocks` blocks that are walked by one option: what they keep, what they need, what they cost."""
+
+    option: Option
+    blocks: int
+    with_input: bool
+    kept_bytes: int
+    needed_bytes: int
+    cost: int
+
+
+@dataclass(frozen=True)
+class Found:
+    """A plan, and what it is foreseen to need: the most bytes live at any tick, and FLOPs that run again."""
+
+    plan: Plan
+    peak_bytes: int
+    recomputed_flops: int
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Ways to reach a block, by rising bytes and falling cost: from which block, by which step, from which label."""
+
+    kept: np.ndarray
+    cost: np.ndarray
+    step: np.ndarray
+    before: np.ndarray
+
+
+class Planner:
+    """The search on one graph. `plan(budget)` may be asked again and again."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.stream_bytes = padded(graph.bytes_of("blocks.0.x"))
+
+    @cached_property
+    def options(self) -> list[Option]:
+        return options(self.graph)
+
+    @cached_property
+    def heads(self) -> list[tuple[int, int]]:
+        """(rows, bytes) of the head's slices, the largest first."""
+        found: dict[int, int] = {}
+        limit = LOGITS_BYTES
+        while limit and min(found, default=1 << 30) > 16:
+            rows = head_rows(self.graph, limit)
+            if rows not in found:
+                found[rows] = self._head_bytes(rows)
+            limit //= 2
+        return list(found.items())
+
+    def _head_bytes(self, rows: int) -> int:
+        """The most that is live at the head, the blocks' kept tensors left out."""
+        effects, plan = Effects(self.graph), Plan("", frozenset({"final.x"}), rows)
+        actions = list(islice(head_actions(self.graph, plan, effects), 9))
+        sizes = {stop - start for start, stop in (effects.token_rows(action) or (0, rows) for action in actions)}
+        sets = live_sets(actions, plan, effects, {size: str(size) for size in sizes}, "final.x")
+        priced = {"whole": self.graph.tokens, **{str(size): size for size in sizes}}
+        return Prices(self.graph, effects, priced).peak(sets)
+
+    @cached_property
+    def steps(self) -> list[Step]:
+        """Single blocks with their input kept, then segments."""
+        found = [self._single(option) for option in self.options]
+        for option in self.options:
+            if not option.keep:
+                found += [self._segment(option, blocks) for blocks in range(2, min(SEGMENT, self.graph.blocks) + 1)]
+        return found
+
+    @cached_property
+    def first_steps(self) -> list[Step]:
+        """The same with an input that is looked up again: only the first block's can be."""
+        lookup = self.graph.nodes[0].flops[0]
+
+        def without_input(step: Step) -> Step:
+            forward = self._forward_bytes(step.option, step.blocks, with_input=False)
+            return replace(
+                step,
+                with_input=False,
+                kept_bytes=step.kept_bytes - self.stream_bytes,
+                needed_bytes=max(forward, self._backward_bytes(step.option, step.blocks)),
+                cost=step.cost + lookup * TIES,
+            )
+
+        return list(map(without_input, self.steps))
+
+    def _single(self, option: Option) -> Step:
+        needed = max(option.forward_bytes, option.backward_bytes)
+        return Step(option, 1, True, option.kept_bytes, needed, option.recomputed_flops * TIES + option.actions)
+
+    def _segment(self, option: Option, blocks: int) -> Step:
+        needed = max(self._forward_bytes(option, blocks, True), self._backward_bytes(option, blocks))
+        again = sum(node.flops[0] for node in self.graph.nodes if node.block == 0)
+        flops = (blocks - 1) * again + blocks * option.recomputed_flops
+        return Step(option, blocks, True, option.kept_bytes, needed, flops * TIES + blocks * option.actions)
+
+    def _forward_bytes(self, option: Option, blocks: int, with_input: bool) -> int:
+        first = option.forward_bytes if with_input else option.forward_bytes_without_input
+        kept = self.stream_bytes if with_input else 0
+        return max(first, kept + option.forward_bytes_without_input if blocks > 1 else 0)
+
+    def _backward_bytes(self, option: Option, blocks: int) -> int:
+        """The blocks' inputs stay one upon the other, under the stream's gradient while they are brought back."""
+        back = option.backward_bytes + (blocks - 1) * self.stream_bytes
+        again = option.forward_bytes + (blocks - 1) * self.stream_bytes
+        return max(back, again if blocks > 1 else 0)
+
+    def plan(self, budget_bytes: int) -> Plan:
+        """The plan. Raises DoesNotFit with the smallest budget that has one."""
+        limit = budget_bytes
+        while True:
+            found = self.search(limit)
+            if found is None:
+                raise DoesNotFit(
+                    f"no plan fits into {format_bytes(budget_bytes)} ({budget_bytes} bytes) of activations:"
+                    f" the smallest needs {self.smallest_bytes} bytes"
+                )
+            size = layout_bytes(self.graph, found.plan)
+            if size <= budget_bytes:
+                return replace(found.plan, budget_bytes=budget_bytes, policy=f"optimal({exact_bytes(budget_bytes)})")
+            limit -= size - budget_bytes
+
+    @cached_property
+    def smallest_bytes(self) -> int:
+        """The smallest budget that has a plan."""
+        low, high = 0, self.largest_bytes
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self.search(middle) else (middle + 1, high)
+        found = self.search(low)
+        assert found is not None
+        return layout_bytes(self.graph, found.plan)
+
+    @cached_property
+    def largest_bytes(self) -> int:
+        """The budget from which on nothing is recomputed."""
+        found = self.search(1 << 62)
+        assert found is not None
+        return found.peak_bytes
+
+    def search(self, limit: int) -> Found | None:
+        """The cheapest plan with at most `limit` bytes live at any tick."""
+        reached: list[list[tuple[np.ndarray, ...]]] = [[] for _ in range(self.graph.blocks + 1)]
+        labels: list[Labels] = []
+        steps = [*self.first_steps, *self.steps]
+        every, first = range(len(self.first_steps), len(steps)), range(len(steps))
+        for block in range(self.graph.blocks + 1):
+            labels.append(_merged(reached[block]) if block else _start())
+            for i in (every if block else first) if block < self.graph.blocks else ():
+                step = steps[i]
+                if block + step.blocks <= self.graph.blocks and len(labels[block].kept):
+                    fits = np.flatnonzero(labels[block].kept + step.needed_bytes <= limit)
+                    if len(fits):
+                        kept, cost = labels[block].kept[fits] + step.kept_bytes, labels[block].cost[fits] + step.cost
+                        reached[block + step.blocks].append((kept, cost, np.full(len(fits), i), fits))
+        return self._traced(labels, steps, limit)
+
+    def _traced(self, labels: list[Labels], steps: list[Step], limit: int) -> Found | None:
+        last, least = labels[-1], min(nbytes for _, nbytes in self.heads)
+        fits = np.flatnonzero(last.kept + least <= limit)
+        if not len(fits):
+            return None
+        at = int(fits[np.argmin(last.cost[fits])])
+        cost = int(last.cost[at])
+        rows = next(rows for rows, nbytes in self.heads if last.kept[at] + nbytes <= limit)
+        peak = int(last.kept[at]) + dict(self.heads)[rows]
+        keep, slices = {"final.x"}, [Slices(1, 1)] * self.graph.blocks
+        block = self.graph.blocks
+        while block:
+            step = steps[int(labels[block].step[at])]
+            at = int(labels[block].before[at])
+            block -= step.blocks
+            peak = max(peak, int(labels[block].kept[at]) + step.needed_bytes)
+            slices[block : block + step.blocks] = [step.option.slices] * step.blocks
+            keep |= {f"blocks.{block}.{name}" for name in step.option.keep}
+            keep |= {f"blocks.{block}.x"} if step.with_input else set()
+        return Found(Plan("optimal", frozenset(keep), rows, tuple(slices)), peak, cost // TIES)
+
+
+def layout_bytes(graph: Graph, plan: Plan) -> int:
+    """The arena that a plan needs."""
+    return lay_out(simulate(training_schedule(graph, plan))).size_bytes
+
+
+def _start() -> Labels:
+    zero = np.zeros(1, np.int64)
+    return Labels(zero, zero, zero, zero)
+
+
+def _merged(found: list[tuple[np.ndarray, ...]]) -> Labels:
+    """The labels of which none is as good as another in both respects."""
+    if not found:
+        empty = np.zeros(0, np.int64)
+        return Labels(empty, empty, empty, empty)
+    kept, cost, step, before = (np.concatenate(column) for column in zip(*found, strict=True))
+    order = np.lexsort((cost, kept))
+    best = np.minimum.accumulate(cost[order])
+    order = order[np.concatenate([[True], best[1:] < best[:-1]])]
+    return Labels(kept[order], cost[order], step[order], before[order])

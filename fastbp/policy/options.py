@@ -1,0 +1,261 @@
+"""The ways to walk one block, each with its bytes and its FLOPs: what the planner chooses from.
+
+An option names the tensors of the block that are kept and the slices in which the rest is walked. Its bytes come from
+the block's own actions: what is live at each of them does not depend on how many slices there are beyond three, nor on
+their size, so a block of at most three by three slices is walked once and its live sets are priced for every size.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from functools import cache
+from itertools import combinations
+
+import numpy as np
+
+from fastbp.graph.config import DecoderConfig
+from fastbp.graph.decoder import decoder_graph
+from fastbp.graph.graph import Graph
+from fastbp.schedule.actions import Action, Backward, Forward, Free, Recompute
+from fastbp.schedule.block_walk import BlockWalk
+from fastbp.schedule.effects import Effects
+from fastbp.schedule.local import parted, tensor_of
+from fastbp.schedule.plan import Plan, Slices
+from fastbp.schedule.schedule import with_frees
+from fastbp.schedule.simulate import padded
+
+COSTLY = (("qkv",), ("o", "lse", "p"), ("mid",), ("u",))
+"""Tensors that cost a product to bring back, in groups that are of use together; every set of groups is an option."""
+CHEAP = (("ln1.mean", "ln1.rstd", "ln2.mean", "ln2.rstd"), ("ln1",), ("ln2",), ("g",))
+"""The rest: dropped together with anything costly, and otherwise kept from the left on."""
+FEWEST_ROWS = 64
+"""A slice of fewer rows would spend its time on weights."""
+STAGES = 3
+"""More slices than these show nothing new."""
+
+Scratch = tuple[str, bool, str] | None
+"""What an action's scratch depends on: its node, whether it runs backward, and how much of it at a time."""
+
+Held = tuple[str, str]
+"""A tensor's or gradient's name, and how much of it: "whole", "outer" (a slice of sequences) or "inner" (of rows)."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One way to walk a block. Peaks are of the bytes that its own tensors take, its input and the stream's gradient
+    among them, forward and backward; `recomputed_flops` are what it runs again.
+    """
+
+    keep: frozenset[str]
+    slices: Slices
+    kept_bytes: int
+    forward_bytes: int
+    forward_bytes_without_input: int
+    backward_bytes: int
+    recomputed_flops: int
+    actions: int
+
+
+@dataclass(frozen=True)
+class Live:
+    """What is live at some action of a block, and its scratch."""
+
+    held: frozenset[Held]
+    scratch: Scratch
+
+
+@dataclass(frozen=True)
+class Walked:
+    """The largest live sets of a walk, forward and backward, and the nodes that run again."""
+
+    forward: tuple[Live, ...]
+    without_input: tuple[Live, ...]
+    backward: tuple[Live, ...]
+    again: tuple[tuple[str, int], ...]
+    """Nodes that run again, and how often all rows of them do."""
+
+
+def keep_sets(names: Iterable[str]) -> Iterator[frozenset[str]]:
+    """Sets of a block's tensors, by short name, that are worth keeping beside its input, the largest first."""
+    known = set(names)
+    costly = [frozenset(group) & known for group in COSTLY]
+    cheap = [frozenset(group) & known for group in CHEAP]
+    for count in range(len(cheap), 0, -1):
+        yield frozenset().union(*costly, *cheap[:count])
+    for count in range(len(costly), -1, -1):
+        for groups in combinations(costly, count):
+            yield frozenset().union(*groups)
+
+
+def slicings(graph: Graph) -> list[Slices]:
+    """Slices worth trying, the coarsest first: rows alone, then one sequence at a time and rows within it."""
+    tokens = graph.tokens
+    sequences = next((node.dims["B"] for node in graph.nodes if "B" in node.dims), 1)
+    length = tokens // sequences
+    found = [Slices(sequences, rows) for rows in _parts(tokens)]
+    if sequences > 1:
+        found += [Slices(1, rows) for rows in _parts(length)]
+    return found
+
+
+def _parts(rows: int) -> Iterator[int]:
+    """Equal parts of so many rows, each at most two thirds of the one before; not halves, which save little."""
+    last = 2 * rows
+    for count in range(1, max(rows // FEWEST_ROWS, 1) + 1):
+        if count != 2 and rows % count == 0 and 3 * (rows // count) <= 2 * last:
+            last = rows // count
+            yield last
+
+
+def options(graph: Graph) -> list[Option]:
+    """Every option of a block of the graph; all its blocks are alike. None is worse than another in every respect."""
+    names = {name.removeprefix("blocks.0.") for node in graph.nodes if node.block == 0 for name in node.outputs}
+    read = {name.removeprefix("blocks.0.") for name in graph.read_by_backward if name.startswith("blocks.0.")}
+    keeps = list(keep_sets(names & read))
+    return undominated([option for slices in slicings(graph) for option in _priced(graph, keeps, slices)])
+
+
+def _priced(graph: Graph, keeps: Iterable[frozenset[str]], slices: Slices) -> Iterator[Option]:
+    """The options with some slices."""
+    length = _length(graph)
+    outer, inner = graph.tokens // length // slices.sequences, slices.sequences * length // slices.rows
+    rows = {"whole": graph.tokens, "outer": slices.sequences * length, "inner": slices.rows}
+    price = Prices(graph, Effects(graph), rows)
+    flops = {node.name: node.flops[0] for node in graph.nodes if node.block == 0}
+    for keep in keeps:
+        walked = _walk(_shape(graph), keep, min(outer, STAGES), min(inner, STAGES))
+        yield Option(
+            keep,
+            slices,
+            sum(padded(graph.bytes_of(f"blocks.0.{name}")) for name in (*keep, "x")),
+            price.peak(walked.forward),
+            price.peak(walked.without_input),
+            price.peak(walked.backward),
+            sum(flops[name] * times for name, times in walked.again),
+            outer * inner,
+        )
+
+
+class Prices:
+    """Bytes of live sets whose slices hold so many `rows`."""
+
+    def __init__(self, graph: Graph, effects: Effects, rows: Mapping[str, int]) -> None:
+        self.graph, self.effects, self.rows = graph, effects, rows
+        self._held: dict[Held, int] = {}
+        self._scratch: dict[Scratch, int] = {}
+
+    def peak(self, sets: Iterable[Live]) -> int:
+        """The largest."""
+        return max(sum(map(self._bytes_of, live.held)) + self._bytes_of_scratch(live.scratch) for live in sets)
+
+    def _bytes_of(self, held: Held) -> int:
+        if held not in self._held:
+            name, level = held
+            self._held[held] = padded(self.graph.bytes_of(tensor_of(name)) // self.graph.tokens * self.rows[level])
+        return self._held[held]
+
+    def _bytes_of_scratch(self, scratch: Scratch) -> int:
+        if scratch not in self._scratch:
+            total = 0
+            if scratch:
+                name, backward, level = scratch
+                units = self.rows[level] // self.graph.tokens_per_unit(self.graph.by_name[name])
+                sizes = self.effects.scratch(name, backward, units)
+                total = sum(padded(size * self.graph.itemsize) for _, size in sizes)
+            self._scratch[scratch] = total
+        return self._scratch[scratch]
+
+
+def largest(sets: Sequence[Live]) -> tuple[Live, ...]:
+    """The live sets that lie within no other with the same scratch."""
+    by_scratch: dict[Scratch, list[frozenset[Held]]] = defaultdict(list)
+    for live in sorted(sets, key=lambda live: -len(live.held)):
+        found = by_scratch[live.scratch]
+        if not any(live.held <= other for other in found):
+            found.append(live.held)
+    return tuple(Live(held, scratch) for scratch, found in by_scratch.items() for held in found)
+
+
+def _length(graph: Graph) -> int:
+    """Tokens of a sequence."""
+    return next((node.dims["T"] for node in graph.nodes if "T" in node.dims), 1)
+
+
+def _shape(graph: Graph) -> tuple[str, ...]:
+    """What decides which ops a block is made of."""
+    return tuple(node.op_name for node in graph.nodes if node.block == 0)
+
+
+@cache
+def _walk(shape: tuple[str, ...], keep: frozenset[str], outer: int, inner: int) -> Walked:
+    """The live sets of a block of at most three by three slices."""
+    config = DecoderConfig(
+        1, 2, 1, 8, max(inner, 2), 2, attention="materialised" if "attention" in shape else "tiled",
+    )  # fmt: skip
+    graph = decoder_graph(config, outer)
+    effects = Effects(graph)
+    plan = Plan("", frozenset(f"blocks.0.{name}" for name in keep) | {"blocks.0.x"}, 1)
+    walk = BlockWalk(graph, plan, effects, 0, Slices(1, 1 if inner > 1 else config.context))
+    forward, backward = list(walk.forward()), list(walk.backward())
+    levels = {1: "inner", config.context: "outer"}
+    sets = live_sets([*forward, *backward], plan, effects, levels, walk.stream)
+    last = max(i for i, action in enumerate(forward) if walk.input in effects.of(action).reads)
+    behind = [Live(live.held - {(walk.input, "whole")}, live.scratch) for live in sets[last + 1 : len(forward)]]
+    runs: Counter[str] = Counter()
+    for action in backward:
+        if isinstance(action, Recompute):
+            start, stop = effects.token_rows(action) or (0, graph.tokens)
+            runs[action.node] += stop - start
+    return Walked(
+        largest(sets[: len(forward)]),
+        largest([*sets[: last + 1], *behind]),
+        largest(sets[len(forward) :]),
+        tuple((name, rows // graph.tokens) for name, rows in runs.items()),
+    )  # fmt: skip
+
+
+def live_sets(
+    actions: Sequence[Action], plan: Plan, effects: Effects, levels: Mapping[int, str], stream: str
+) -> list[Live]:
+    """What is live at each action. `levels` names the sizes of slices in tokens; `stream`, the gradient that is there
+    before, from the first action of backward on.
+    """
+    live: set[Held] = set()
+    found, backward = [], False
+
+    def held(name: str) -> Held:
+        rows = parted(name)[1]
+        return parted(name)[0], levels[rows[1] - rows[0]] if rows else "whole"
+
+    for action in with_frees(list(actions), plan, effects):
+        if isinstance(action, Free):
+            live.discard(held(action.tensor))
+            continue
+        backward = backward or isinstance(action, Recompute | Backward)
+        effect = effects.of(action)
+        live.difference_update(held(old) for _, old in getattr(action, "takes", ()))
+        live.update(map(held, effect.reads), map(held, effect.writes))
+        live.difference_update(held(old) for _, old in getattr(action, "takes", ()))
+        if backward:
+            live.add((stream, "whole"))
+        found.append(Live(frozenset(live), _scratch(action, effects, levels)))
+    return found
+
+
+def _scratch(action: Action, effects: Effects, levels: Mapping[int, str]) -> Scratch:
+    if not isinstance(action, Forward | Backward):
+        return None
+    rows = effects.token_rows(action)
+    return action.node, isinstance(action, Backward), levels[rows[1] - rows[0]] if rows else "whole"
+
+
+def undominated(found: Sequence[Option]) -> list[Option]:
+    """Options of which none is as good as another in bytes and FLOPs, and no coarser."""
+    figures = np.array([astuple(option)[2:] for option in found], np.int64)
+    kept: list[int] = []
+    for i in np.lexsort(figures.T[::-1]):
+        if not any((figures[j] <= figures[i]).all() for j in kept):
+            kept.append(int(i))
+    return [found[i] for i in sorted(kept)]

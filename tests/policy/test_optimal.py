@@ -1,0 +1,131 @@
+"""The planner: what it foresees is what simulate finds, its budget is kept, and nothing in its class is cheaper."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastbp.base.errors import DoesNotFit
+from fastbp.graph.config import DecoderConfig
+from fastbp.graph.decoder import decoder_graph
+from fastbp.graph.graph import Graph
+from fastbp.memory.layout import lay_out
+from fastbp.policy.optimal import Planner
+from fastbp.policy.options import keep_sets, slicings
+from fastbp.schedule.plan import Plan
+from fastbp.schedule.schedule import training_schedule
+from fastbp.schedule.simulate import simulate
+
+
+def graph(blocks: int = 3, batch: int = 2, context: int = 128, vocab: int = 97, attention: str = "tiled") -> Graph:
+    return decoder_graph(DecoderConfig(blocks, 32, 2, 96, context, vocab, attention=attention), batch, workers=2)
+
+
+def budgets(planner: Planner, count: int) -> list[int]:
+    low, high = planner.smallest_bytes, planner.largest_bytes
+    return [low + (high - low) * i // (count - 1) for i in range(count)]
+
+
+GRAPHS = {
+    "one block": graph(1),
+    "one sequence": graph(3, batch=1),
+    "sequences": graph(3, batch=4, context=64),
+    "large head": graph(2, vocab=5000),
+    "materialised": graph(2, attention="materialised"),
+    "odd": decoder_graph(DecoderConfig(3, 24, 3, 50, 70, 33), 3, workers=1),
+    "one token": decoder_graph(DecoderConfig(2, 16, 2, 32, 1, 20), 5, workers=1),
+    "numpy": decoder_graph(DecoderConfig(2, 16, 2, 32, 64, 20), 2, workers=0),
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_what_is_foreseen_is_what_simulate_finds(name: str) -> None:
+    planner = Planner(GRAPHS[name])
+    for budget in budgets(planner, 12):
+        found = planner.search(budget)
+        if found is None:
+            continue  # below the smallest by what its layout needs more
+        simulation = simulate(training_schedule(GRAPHS[name], found.plan))
+        assert (simulation.peak_bytes, simulation.recomputed_flops) == (found.peak_bytes, found.recomputed_flops)
+        assert simulation.peak_bytes <= budget
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_the_layout_fits_and_cost_never_rises_with_the_budget(name: str) -> None:
+    planner, last = Planner(GRAPHS[name]), None
+    for budget in budgets(planner, 40):
+        plan = planner.plan(budget)
+        simulation = simulate(training_schedule(GRAPHS[name], plan))
+        assert lay_out(simulation).size_bytes <= budget
+        assert plan.budget_bytes == budget
+        assert last is None or simulation.recomputed_flops <= last
+        last = simulation.recomputed_flops
+    assert last == 0
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_byte_less_than_the_smallest_is_refused_with_the_smallest(name: str) -> None:
+    planner = Planner(GRAPHS[name])
+    planner.plan(planner.smallest_bytes)
+    with pytest.raises(DoesNotFit, match=f"the smallest needs {planner.smallest_bytes} bytes"):
+        planner.plan(planner.smallest_bytes - 1)
+
+
+def everything(found: Graph, planner: Planner) -> list[tuple[int, int]]:
+    """(peak, FLOPs) of every plan of the class without segments, by building each: no code of the planner's search."""
+    names = {name.split(".", 2)[2] for name in found.read_by_backward if name.startswith("blocks.0.")} - {"x"}
+    ways = list(product(keep_sets(names), slicings(found)))
+    rows = [rows for rows, _ in planner.heads]
+    result = []
+    for walk in product(ways, repeat=found.blocks):
+        for first, head in product((True, False), rows):
+            keep = {"final.x"} | {f"blocks.{i}.x" for i in range(found.blocks) if i or first}
+            keep |= {f"blocks.{i}.{name}" for i, (kept, _) in enumerate(walk) for name in kept}
+            plan = Plan("", frozenset(keep), head, tuple(slices for _, slices in walk))
+            simulation = simulate(training_schedule(found, plan))
+            result.append((simulation.peak_bytes, simulation.recomputed_flops))
+    return result
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("blocks", "batch"), [(1, 1), (1, 2), (2, 1)])
+def test_no_plan_of_the_class_is_cheaper(blocks: int, batch: int) -> None:
+    found = graph(blocks, batch, context=64)
+    planner = Planner(found)
+    every = everything(found, planner)
+    for budget in sorted({peak for peak, _ in every})[:: max(1, len(every) // 400)]:
+        best = min(flops for peak, flops in every if peak <= budget)
+        plan = planner.search(budget)
+        assert plan is not None
+        assert plan.recomputed_flops <= best
+        if len({name for name in plan.plan.keep if name.endswith(".x")}) >= blocks:  # not a segment's plan
+            assert plan.recomputed_flops == best
+    assert min(peak for peak, _ in every) >= planner.smallest_bytes - 4096
+
+
+@settings(max_examples=12, derandomize=True, deadline=None, database=None)
+@given(
+    st.integers(1, 4), st.integers(1, 5), st.integers(2, 150), st.integers(1, 3), st.integers(2, 40), st.integers(0, 2)
+)
+def test_any_shape(blocks: int, batch: int, context: int, heads: int, vocab: int, workers: int) -> None:
+    found = decoder_graph(DecoderConfig(blocks, 12 * heads, heads, 40, context, vocab), batch, workers=workers)
+    planner = Planner(found)
+    for budget in budgets(planner, 5):
+        foreseen = planner.search(budget)
+        if foreseen:
+            simulation = simulate(training_schedule(found, foreseen.plan))
+            assert (simulation.peak_bytes, simulation.recomputed_flops) == (
+                foreseen.peak_bytes,
+                foreseen.recomputed_flops,
+            )
+        assert lay_out(simulate(training_schedule(found, planner.plan(budget)))).size_bytes <= budget
+
+
+def test_a_plan_names_its_budget() -> None:
+    planner = Planner(GRAPHS["one block"])
+    assert planner.plan(8 << 20).policy == "optimal(8MiB)"
+    assert replace(planner.plan(8 << 20), policy="") != planner.plan(planner.smallest_bytes)
