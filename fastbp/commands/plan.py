@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from fastbp.commands.options import add_model_options, add_run_options, chosen_batch, chosen_config
+from fastbp.commands.options import add_model_options, add_run_options, chosen_batch, chosen_config, chosen_policy
 from fastbp.graph.decoder import ITEMSIZE, decoder_graph, parameter_shapes
 from fastbp.memory.flat import FlatShapes
 from fastbp.memory.layout import lay_out, require_plannable
@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
     workers = choose_workers(options.workers, decoder_graph(config, batch).products_per_pass)
     graph = decoder_graph(config, batch, workers=choose_parts(workers) if backend.compiled else 0, dtype=options.dtype)
     require_plannable(graph)
-    simulation = simulate(training_schedule(graph, make_plan(graph, options.policy)))
+    simulation = simulate(training_schedule(graph, make_plan(graph, chosen_policy(options))))
     layout = lay_out(simulation)
     whole = lay_out(simulate(training_schedule(graph, make_plan(graph, "save_all"))))
     parameter_bytes = FlatShapes(parameter_shapes(config)).size * ITEMSIZE[options.dtype]

@@ -1,7 +1,8 @@
 """The named policies: which activations each of them keeps.
 
     save_all            everything that backward reads
-    full                every block's input (Megatron: full recomputation); full(last) recomputes the last block too
+    full                every block's input (Megatron: full recomputation)
+    full_last           the same, and the last block is recomputed too
     every(k)            the input of every k-th block: segments of k blocks
     sqrt                every(⌈√L⌉) (Chen et al. 2016)
     selective(...)      all but the outputs of the named parts: layernorm, gelu, core_attn, mlp
@@ -66,8 +67,6 @@ def _save_all(graph: Graph, words: tuple[str, ...]) -> set[str]:
 
 
 def _full(graph: Graph, words: tuple[str, ...]) -> set[str]:
-    if words not in ((), ("last",)):
-        raise InputError(f"policy full({', '.join(words)}): write full, or full(last) to recompute the last block too")
     return _inputs(graph, 1)
 
 
@@ -122,7 +121,8 @@ class Policy:
 
 POLICIES: dict[str, Policy] = {
     "save_all": Policy(_save_all, "", "keep everything that backward reads"),
-    "full": Policy(_full, "last", "keep the blocks' inputs, recompute every block; full(last): the last one too"),
+    "full": Policy(_full, "", "keep the blocks' inputs, recompute every block but the last"),
+    "full_last": Policy(_full, "", "keep the blocks' inputs, recompute every block"),
     "every": Policy(_every, "k", "keep the input of every k-th block"),
     "sqrt": Policy(_sqrt, "", "every(k) with k the square root of the number of blocks"),
     "selective": Policy(_selective, "parts", "recompute the named parts: " + ", ".join(SELECTIVE)),
@@ -137,9 +137,8 @@ POLICIES: dict[str, Policy] = {
 
 
 def policy_names() -> tuple[str, ...]:
-    """Every policy as it is written: "every(k)", "full[(last)]"."""
-    written = {name: f"({policy.arguments})" if policy.arguments else "" for name, policy in POLICIES.items()}
-    return tuple(name + (f"[{words}]" if name == "full" else words) for name, words in written.items())
+    """Every policy as it is written: "every(k)"."""
+    return tuple(f"{name}({policy.arguments})" if policy.arguments else name for name, policy in POLICIES.items())
 
 
 def make_plan(graph: Graph, policy: str) -> Plan:
@@ -161,7 +160,7 @@ def make_plan(graph: Graph, policy: str) -> Plan:
     keep = policy_found.keep(graph, words) | {tensor for tensor in graph.read_by_backward if _block(tensor) is None}
     written = f"{name}({', '.join(words)})" if words else name
     plan = Plan(written, frozenset(keep), head_rows(graph))
-    return plan if written == "full(last)" else without_useless_recompute(graph, plan)
+    return plan if name == "full_last" else without_useless_recompute(graph, plan)
 
 
 def _size(name: str, words: tuple[str, ...]) -> int:

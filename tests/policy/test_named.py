@@ -95,7 +95,10 @@ def test_the_policy_of_a_plan_is_written_in_one_way() -> None:
 
 
 def test_names_as_they_are_written() -> None:
-    assert policy_names() == ("save_all", "full", "every(k)", "sqrt", "selective(parts)", "save_only(names)")
+    assert policy_names() == (
+        "save_all", "full", "full_last", "every(k)", "sqrt", "selective(parts)", "dots", "save_only(names)", "optimal(SIZE)",
+        "greedy(SIZE)", "knapsack(SIZE)",
+    )  # fmt: skip
 
 
 def test_a_short_name_is_the_name_within_a_block() -> None:
@@ -112,7 +115,10 @@ def test_every_part_of_a_block_names_tensors_that_backward_reads() -> None:
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
-        ("ful", r"policy 'ful' is unknown \(did you mean 'full'\?\): choose save_all, full, every\(k\), sqrt, "),
+        (
+            "ful",
+            r"policy 'ful' is unknown \(did you mean 'full'\?\): choose save_all, full, full_last, every\(k\), sqrt, ",
+        ),
         ("Full", r"policy 'Full' is unknown \(did you mean 'full'\?\)"),
         ("selectiv(gelu)", r"policy 'selectiv\(gelu\)' is unknown \(did you mean 'selective'\?\)"),
         ("every(2", r"policy 'every\(2' is unknown"),
@@ -148,6 +154,7 @@ def test_what_is_refused(policy: str, message: str) -> None:
 
 def test_the_last_block_stays_whole_where_the_block_is_the_peak() -> None:
     assert kept("full", 3, vocab=16) == [{"x"}, {"x"}, everything_but()]
+    assert kept("full_last", 3, vocab=16) == [{"x"}] * 3
     assert kept("selective(gelu)", 2, vocab=16) == [everything_but("g"), everything_but()]
 
 
