@@ -1,5 +1,5 @@
 """Two rules that others plan by under a budget of bytes, to compare with. Both see single tensors, not what is live
-with them: a tensor's cost is the FLOPs of the op that makes it.
+with them: a tensor costs what the op that makes it does.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ import numpy as np
 
 from fastbp.base.errors import DoesNotFit
 from fastbp.base.units import exact_bytes, format_bytes
-from fastbp.graph.graph import Graph
+from fastbp.graph.graph import Graph, Node
 from fastbp.memory.layout import lay_out
+from fastbp.policy.cost import AGAIN, Cost
 from fastbp.schedule.plan import Plan, head_rows
 from fastbp.schedule.schedule import training_schedule
 from fastbp.schedule.simulate import padded, simulate
@@ -22,34 +23,38 @@ STEPS = 4096
 
 @dataclass(frozen=True)
 class Item:
-    """What one op leaves for backward, kept or dropped together: its bytes, and the FLOPs that bring it back."""
+    """What one op leaves for backward, kept or dropped together: its bytes, and what brings it back."""
 
     names: tuple[str, ...]
     nbytes: int
-    flops: int
+    cost: int
 
 
-def items(graph: Graph) -> list[Item]:
+def items(graph: Graph, cost: Cost) -> list[Item]:
     """The blocks' tensors by the node that makes them; inputs of blocks, and what lies behind the blocks, stay."""
     found = []
     for node in graph.nodes:
         names = tuple(name for name in node.outputs if name in graph.read_by_backward)
         if node.block is not None and names and not names[0].endswith(".x") and names[0] != "final.x":
-            found.append(Item(names, sum(padded(graph.bytes_of(name)) for name in names), node.flops[0]))
+            found.append(Item(names, sum(padded(graph.bytes_of(name)) for name in names), _cost(graph, node, cost)))
     return found
 
 
-def greedy_plan(graph: Graph, budget_bytes: int) -> Plan:
-    """Drops the item of the most bytes a FLOP, again and again, until the layout fits. Raises DoesNotFit where nothing
-    is left to drop.
+def _cost(graph: Graph, node: Node, cost: Cost) -> int:
+    return cost.of(graph, node, AGAIN, graph.tokens)
+
+
+def greedy_plan(graph: Graph, budget_bytes: int, cost: Cost) -> Plan:
+    """Drops the item that frees the most bytes for its cost, again and again, until the layout fits. Raises DoesNotFit
+    where nothing is left to drop.
     """
-    order = sorted(items(graph), key=lambda item: -item.nbytes / item.flops)
+    order = sorted(items(graph, cost), key=lambda item: -item.nbytes / item.cost)
     low, high = 0, len(order)
     while low < high:  # the peak falls, or stays, with every item that is dropped
         middle = (low + high) // 2
-        size = _size(graph, _plan(graph, "greedy", budget_bytes, order[middle:]))
+        size = _size(graph, _plan(graph, "greedy", budget_bytes, cost, order[middle:]))
         low, high = (low, middle) if size <= budget_bytes else (middle + 1, high)
-    plan = _plan(graph, "greedy", budget_bytes, order[low:])
+    plan = _plan(graph, "greedy", budget_bytes, cost, order[low:])
     size = _size(graph, plan)
     if size > budget_bytes:
         raise DoesNotFit(
@@ -58,9 +63,9 @@ def greedy_plan(graph: Graph, budget_bytes: int) -> Plan:
     return plan
 
 
-def knapsack_plan(graph: Graph, budget_bytes: int) -> Plan:
-    """Keeps the items that save the most FLOPs within `budget_bytes` in all. The peak is not looked at."""
-    found = items(graph)
+def knapsack_plan(graph: Graph, budget_bytes: int, cost: Cost) -> Plan:
+    """Keeps the items that save the most within `budget_bytes` in all. The peak is not looked at."""
+    found = items(graph, cost)
     unit = max(1, -(-budget_bytes // STEPS))
     best = np.zeros(budget_bytes // unit + 1)
     taken = []
@@ -68,7 +73,7 @@ def knapsack_plan(graph: Graph, budget_bytes: int) -> Plan:
         weight = -(-item.nbytes // unit)
         better = np.zeros(len(best), bool)
         if weight < len(best):
-            candidate = best[: len(best) - weight] + item.flops
+            candidate = best[: len(best) - weight] + item.cost
             better[weight:] = candidate > best[weight:]
             best[weight:] = np.maximum(best[weight:], candidate)
         taken.append(better)
@@ -77,11 +82,11 @@ def knapsack_plan(graph: Graph, budget_bytes: int) -> Plan:
         if better[room]:
             kept.append(item)
             room -= -(-item.nbytes // unit)
-    return _plan(graph, "knapsack", budget_bytes, kept)
+    return _plan(graph, "knapsack", budget_bytes, cost, kept)
 
 
-def _plan(graph: Graph, name: str, budget_bytes: int, kept: list[Item]) -> Plan:
-    movable = {tensor for item in items(graph) for tensor in item.names}
+def _plan(graph: Graph, name: str, budget_bytes: int, cost: Cost, kept: list[Item]) -> Plan:
+    movable = {tensor for item in items(graph, cost) for tensor in item.names}
     keep = (graph.read_by_backward - movable) | {tensor for item in kept for tensor in item.names}
     return Plan(f"{name}({exact_bytes(budget_bytes)})", frozenset(keep), head_rows(graph), budget_bytes=budget_bytes)
 

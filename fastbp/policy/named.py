@@ -10,9 +10,9 @@
     dots                what products of weights gave (JAX: dots_with_no_batch_dims_saveable): qkv, the stream behind
                         attention, which costs its product, and u
     save_only(...)      the named tensors alone ("qkv" in every block, "blocks.3.qkv" in one)
-    optimal(SIZE)       the fewest FLOPs whose peak fits into a budget (fastbp/policy/optimal.py)
-    greedy(SIZE)        drop what frees the most bytes a FLOP, one tensor after another, until the peak fits
-    knapsack(SIZE)      keep what saves the most FLOPs among tensors of SIZE in all, as compilers do: a proxy of the
+    optimal(SIZE)       the cheapest plan whose peak fits into a budget (fastbp/policy/optimal.py)
+    greedy(SIZE)        drop what frees the most bytes for its cost, one tensor after another, until the peak fits
+    knapsack(SIZE)      keep what saves the most among tensors of SIZE in all, as compilers do: a proxy of the
                         peak, which may exceed it
 
 Of the policies without a SIZE the final norm's tensors are always kept, since backward begins there, and the last block
@@ -30,7 +30,8 @@ from fastbp.base.errors import InputError, nearest
 from fastbp.base.units import parse_bytes
 from fastbp.graph.graph import Graph
 from fastbp.policy.budget_rules import greedy_plan, knapsack_plan
-from fastbp.policy.optimal import Planner
+from fastbp.policy.cost import COSTS, Cost
+from fastbp.policy.optimal import optimal_plan
 from fastbp.schedule.plan import Plan, head_rows
 from fastbp.schedule.schedule import training_schedule
 from fastbp.schedule.simulate import simulate
@@ -116,7 +117,7 @@ class Policy:
     keep: Callable[[Graph, tuple[str, ...]], set[str]] | None
     arguments: str
     help: str
-    under_budget: Callable[[Graph, int], Plan] | None = None
+    under_budget: Callable[[Graph, int, Cost], Plan] | None = None
 
 
 POLICIES: dict[str, Policy] = {
@@ -128,10 +129,8 @@ POLICIES: dict[str, Policy] = {
     "selective": Policy(_selective, "parts", "recompute the named parts: " + ", ".join(SELECTIVE)),
     "dots": Policy(_dots, "", "keep what products of weights gave"),
     "save_only": Policy(_save_only, "names", "keep the named tensors alone"),
-    "optimal": Policy(
-        None, "SIZE", "the fewest FLOPs whose peak fits into SIZE", lambda graph, size: Planner(graph).plan(size)
-    ),
-    "greedy": Policy(None, "SIZE", "drop the most bytes a FLOP until the peak fits into SIZE", greedy_plan),
+    "optimal": Policy(None, "SIZE", "the cheapest plan whose peak fits into SIZE", optimal_plan),
+    "greedy": Policy(None, "SIZE", "drop what is cheapest a byte until the peak fits into SIZE", greedy_plan),
     "knapsack": Policy(None, "SIZE", "keep the dearest tensors of SIZE in all", knapsack_plan),
 }
 
@@ -141,8 +140,9 @@ def policy_names() -> tuple[str, ...]:
     return tuple(f"{name}({policy.arguments})" if policy.arguments else name for name, policy in POLICIES.items())
 
 
-def make_plan(graph: Graph, policy: str) -> Plan:
+def make_plan(graph: Graph, policy: str, cost: Cost = COSTS["roofline"]) -> Plan:
     """The plan of a policy as it is written on the command line: "full", "every(2)", "selective(core_attn, gelu)".
+    `cost` is what optimal(SIZE) minimises.
 
     Raises InputError for an unknown policy or argument, with the nearest known one.
     """
@@ -155,7 +155,7 @@ def make_plan(graph: Graph, policy: str) -> Plan:
         raise InputError(f"policy {name} takes no argument, but '{policy}' gives one: write {name}")
     policy_found = POLICIES[name]
     if policy_found.under_budget:
-        return policy_found.under_budget(graph, _size(name, words))
+        return policy_found.under_budget(graph, _size(name, words), cost)
     assert policy_found.keep is not None
     keep = policy_found.keep(graph, words) | {tensor for tensor in graph.read_by_backward if _block(tensor) is None}
     written = f"{name}({', '.join(words)})" if words else name

@@ -1,4 +1,4 @@
-"""The planner: the fewest recomputed FLOPs among plans whose peak fits into a budget of bytes.
+"""The planner: the cheapest plan whose peak fits into a budget of bytes; fastbp/policy/cost.py says what cheap is.
 
 The class of plans. Every block takes one of the options of fastbp/policy/options.py, blocks free to differ: a set of
 its tensors to keep and slices to walk the rest in. Its input is kept, or it is not and then the block continues a
@@ -7,7 +7,7 @@ their inputs are brought back, and stay, when backward reaches the segment. A se
 The first block's input may be looked up again. The head runs in slices of rows, the final norm with them.
 
 Within the class the plan is exact: a block's bytes depend on earlier blocks through the sum that these keep alone, so
-labels (bytes kept so far, FLOPs) of which none is worse in both are all that a block needs to know, in whole bytes.
+labels (bytes kept so far, cost) of which none is worse in both are all that a block needs to know, in whole bytes.
 What is found is built, simulated and laid out; where the layout needs more than the bytes that are live, the search is
 repeated with that much less. Sources: the labels are those of any resource-constrained shortest path; the split into
 segments is Rotor's (Beaumont et al. 2019).
@@ -25,6 +25,7 @@ from fastbp.base.errors import DoesNotFit
 from fastbp.base.units import exact_bytes, format_bytes
 from fastbp.graph.graph import Graph
 from fastbp.memory.layout import lay_out
+from fastbp.policy.cost import AGAIN, COSTS, Cost
 from fastbp.policy.options import Option, Prices, live_sets, options
 from fastbp.schedule.effects import Effects
 from fastbp.schedule.plan import LOGITS_BYTES, Plan, Slices, head_rows
@@ -33,8 +34,8 @@ from fastbp.schedule.simulate import padded, simulate
 
 SEGMENT = 12
 """Blocks that may be brought back from one input."""
-TIES = 1 << 12
-"""Plans of equal FLOPs differ by their slices: the fewer the better."""
+TIES = 1 << 10
+"""Of plans that cost the same the one with fewer slices is taken."""
 
 
 @dataclass(frozen=True)
@@ -47,15 +48,19 @@ class Step:
     kept_bytes: int
     needed_bytes: int
     cost: int
+    flops: int
 
 
 @dataclass(frozen=True)
 class Found:
-    """A plan, and what it is foreseen to need: the most bytes live at any tick, and FLOPs that run again."""
+    """A plan, and what it is foreseen to need: the most bytes live at any tick, FLOPs that run again, and the cost of
+    all blocks in the planner's measure.
+    """
 
     plan: Plan
     peak_bytes: int
     recomputed_flops: int
+    cost: int
 
 
 @dataclass(frozen=True)
@@ -71,13 +76,13 @@ class Labels:
 class Planner:
     """The search on one graph. `plan(budget)` may be asked again and again."""
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, cost: Cost = COSTS["roofline"]) -> None:
+        self.graph, self.cost = graph, cost
         self.stream_bytes = padded(graph.bytes_of("blocks.0.x"))
 
     @cached_property
     def options(self) -> list[Option]:
-        return options(self.graph)
+        return options(self.graph, self.cost)
 
     @cached_property
     def heads(self) -> list[tuple[int, int]]:
@@ -112,7 +117,8 @@ class Planner:
     @cached_property
     def first_steps(self) -> list[Step]:
         """The same with an input that is looked up again: only the first block's can be."""
-        lookup = self.graph.nodes[0].flops[0]
+        embedding = self.graph.nodes[0]
+        lookup = self.cost.of(self.graph, embedding, AGAIN, self.graph.tokens)
 
         def without_input(step: Step) -> Step:
             forward = self._forward_bytes(step.option, step.blocks, with_input=False)
@@ -122,19 +128,22 @@ class Planner:
                 kept_bytes=step.kept_bytes - self.stream_bytes,
                 needed_bytes=max(forward, self._backward_bytes(step.option, step.blocks)),
                 cost=step.cost + lookup * TIES,
+                flops=step.flops + embedding.flops[0],
             )
 
         return list(map(without_input, self.steps))
 
     def _single(self, option: Option) -> Step:
         needed = max(option.forward_bytes, option.backward_bytes)
-        return Step(option, 1, True, option.kept_bytes, needed, option.recomputed_flops * TIES + option.actions)
+        cost = option.cost * TIES + min(option.slices_count, TIES - 1)
+        return Step(option, 1, True, option.kept_bytes, needed, cost, option.recomputed_flops)
 
     def _segment(self, option: Option, blocks: int) -> Step:
         needed = max(self._forward_bytes(option, blocks, True), self._backward_bytes(option, blocks))
-        again = sum(node.flops[0] for node in self.graph.nodes if node.block == 0)
-        flops = (blocks - 1) * again + blocks * option.recomputed_flops
-        return Step(option, blocks, True, option.kept_bytes, needed, flops * TIES + blocks * option.actions)
+        forward = sum(node.flops[0] for node in self.graph.nodes if node.block == 0)
+        cost = (blocks - 1) * option.again_cost + blocks * option.cost
+        flops = (blocks - 1) * forward + blocks * option.recomputed_flops
+        return Step(option, blocks, True, option.kept_bytes, needed, cost * TIES, flops)
 
     def _forward_bytes(self, option: Option, blocks: int, with_input: bool) -> int:
         first = option.forward_bytes if with_input else option.forward_bytes_without_input
@@ -175,7 +184,7 @@ class Planner:
 
     @cached_property
     def largest_bytes(self) -> int:
-        """The budget from which on nothing is recomputed."""
+        """What the cheapest plan of all needs: more brings nothing."""
         found = self.search(1 << 62)
         assert found is not None
         return found.peak_bytes
@@ -203,7 +212,7 @@ class Planner:
         if not len(fits):
             return None
         at = int(fits[np.argmin(last.cost[fits])])
-        cost = int(last.cost[at])
+        cost, flops = int(last.cost[at]), 0
         rows = next(rows for rows, nbytes in self.heads if last.kept[at] + nbytes <= limit)
         peak = int(last.kept[at]) + dict(self.heads)[rows]
         keep, slices = {"final.x"}, [Slices(1, 1)] * self.graph.blocks
@@ -213,10 +222,11 @@ class Planner:
             at = int(labels[block].before[at])
             block -= step.blocks
             peak = max(peak, int(labels[block].kept[at]) + step.needed_bytes)
+            flops += step.flops
             slices[block : block + step.blocks] = [step.option.slices] * step.blocks
             keep |= {f"blocks.{block}.{name}" for name in step.option.keep}
             keep |= {f"blocks.{block}.x"} if step.with_input else set()
-        return Found(Plan("optimal", frozenset(keep), rows, tuple(slices)), peak, cost // TIES)
+        return Found(Plan("optimal", frozenset(keep), rows, tuple(slices)), peak, flops, cost // TIES)
 
 
 def layout_bytes(graph: Graph, plan: Plan) -> int:
@@ -239,3 +249,8 @@ def _merged(found: list[tuple[np.ndarray, ...]]) -> Labels:
     best = np.minimum.accumulate(cost[order])
     order = order[np.concatenate([[True], best[1:] < best[:-1]])]
     return Labels(kept[order], cost[order], step[order], before[order])
+
+
+def optimal_plan(graph: Graph, budget_bytes: int, cost: Cost) -> Plan:
+    """The planner's plan under one budget."""
+    return Planner(graph, cost).plan(budget_bytes)

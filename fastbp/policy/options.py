@@ -18,6 +18,7 @@ import numpy as np
 from fastbp.graph.config import DecoderConfig
 from fastbp.graph.decoder import decoder_graph
 from fastbp.graph.graph import Graph
+from fastbp.policy.cost import AGAIN, BACKWARD, FORWARD, Cost
 from fastbp.schedule.actions import Action, Backward, Forward, Free, Recompute
 from fastbp.schedule.block_walk import BlockWalk
 from fastbp.schedule.effects import Effects
@@ -45,7 +46,7 @@ Held = tuple[str, str]
 @dataclass(frozen=True)
 class Option:
     """One way to walk a block. Peaks are of the bytes that its own tensors take, its input and the stream's gradient
-    among them, forward and backward; `recomputed_flops` are what it runs again.
+    among them, forward and backward. `cost` is of the block's whole pass, `again_cost` of one forward more.
     """
 
     keep: frozenset[str]
@@ -54,8 +55,10 @@ class Option:
     forward_bytes: int
     forward_bytes_without_input: int
     backward_bytes: int
+    cost: int
+    again_cost: int
     recomputed_flops: int
-    actions: int
+    slices_count: int
 
 
 @dataclass(frozen=True)
@@ -109,21 +112,28 @@ def _parts(rows: int) -> Iterator[int]:
             yield last
 
 
-def options(graph: Graph) -> list[Option]:
+def options(graph: Graph, cost: Cost) -> list[Option]:
     """Every option of a block of the graph; all its blocks are alike. None is worse than another in every respect."""
     names = {name.removeprefix("blocks.0.") for node in graph.nodes if node.block == 0 for name in node.outputs}
     read = {name.removeprefix("blocks.0.") for name in graph.read_by_backward if name.startswith("blocks.0.")}
     keeps = list(keep_sets(names & read))
-    return undominated([option for slices in slicings(graph) for option in _priced(graph, keeps, slices)])
+    return undominated([option for slices in slicings(graph) for option in _priced(graph, keeps, slices, cost)])
 
 
-def _priced(graph: Graph, keeps: Iterable[frozenset[str]], slices: Slices) -> Iterator[Option]:
+def _priced(graph: Graph, keeps: Iterable[frozenset[str]], slices: Slices, cost: Cost) -> Iterator[Option]:
     """The options with some slices."""
     length = _length(graph)
     outer, inner = graph.tokens // length // slices.sequences, slices.sequences * length // slices.rows
     rows = {"whole": graph.tokens, "outer": slices.sequences * length, "inner": slices.rows}
     price = Prices(graph, Effects(graph), rows)
-    flops = {node.name: node.flops[0] for node in graph.nodes if node.block == 0}
+    nodes = {node.name: node for node in graph.nodes if node.block == 0}
+    by_rows = {name: node.op.independent_along == "N" for name, node in nodes.items()}
+
+    def priced(when: str) -> dict[str, int]:
+        levels = {name: rows["inner" if by_rows[name] else "outer"] for name in nodes}
+        return {name: cost.of(graph, node, when, levels[name]) for name, node in nodes.items()}
+
+    again, once = priced(AGAIN), sum(priced(FORWARD).values()) + sum(priced(BACKWARD).values())
     for keep in keeps:
         walked = _walk(_shape(graph), keep, min(outer, STAGES), min(inner, STAGES))
         yield Option(
@@ -133,7 +143,9 @@ def _priced(graph: Graph, keeps: Iterable[frozenset[str]], slices: Slices) -> It
             price.peak(walked.forward),
             price.peak(walked.without_input),
             price.peak(walked.backward),
-            sum(flops[name] * times for name, times in walked.again),
+            once + sum(again[name] * times for name, times in walked.again),
+            sum(again.values()),
+            sum(nodes[name].flops[0] * times for name, times in walked.again),
             outer * inner,
         )
 

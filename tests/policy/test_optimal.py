@@ -14,6 +14,7 @@ from fastbp.graph.config import DecoderConfig
 from fastbp.graph.decoder import decoder_graph
 from fastbp.graph.graph import Graph
 from fastbp.memory.layout import lay_out
+from fastbp.policy.cost import COSTS
 from fastbp.policy.optimal import Planner
 from fastbp.policy.options import keep_sets, slicings
 from fastbp.schedule.plan import Plan
@@ -44,7 +45,7 @@ GRAPHS = {
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_what_is_foreseen_is_what_simulate_finds(name: str) -> None:
-    planner = Planner(GRAPHS[name])
+    planner = Planner(GRAPHS[name], COSTS["flops"])
     for budget in budgets(planner, 12):
         found = planner.search(budget)
         if found is None:
@@ -56,7 +57,7 @@ def test_what_is_foreseen_is_what_simulate_finds(name: str) -> None:
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_the_layout_fits_and_cost_never_rises_with_the_budget(name: str) -> None:
-    planner, last = Planner(GRAPHS[name]), None
+    planner, last = Planner(GRAPHS[name], COSTS["flops"]), None
     for budget in budgets(planner, 40):
         plan = planner.plan(budget)
         simulation = simulate(training_schedule(GRAPHS[name], plan))
@@ -69,7 +70,7 @@ def test_the_layout_fits_and_cost_never_rises_with_the_budget(name: str) -> None
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_a_byte_less_than_the_smallest_is_refused_with_the_smallest(name: str) -> None:
-    planner = Planner(GRAPHS[name])
+    planner = Planner(GRAPHS[name], COSTS["flops"])
     planner.plan(planner.smallest_bytes)
     with pytest.raises(DoesNotFit, match=f"the smallest needs {planner.smallest_bytes} bytes"):
         planner.plan(planner.smallest_bytes - 1)
@@ -95,7 +96,7 @@ def everything(found: Graph, planner: Planner) -> list[tuple[int, int]]:
 @pytest.mark.parametrize(("blocks", "batch"), [(1, 1), (1, 2), (2, 1)])
 def test_no_plan_of_the_class_is_cheaper(blocks: int, batch: int) -> None:
     found = graph(blocks, batch, context=64)
-    planner = Planner(found)
+    planner = Planner(found, COSTS["flops"])
     every = everything(found, planner)
     for budget in sorted({peak for peak, _ in every})[:: max(1, len(every) // 400)]:
         best = min(flops for peak, flops in every if peak <= budget)
@@ -113,7 +114,7 @@ def test_no_plan_of_the_class_is_cheaper(blocks: int, batch: int) -> None:
 )
 def test_any_shape(blocks: int, batch: int, context: int, heads: int, vocab: int, workers: int) -> None:
     found = decoder_graph(DecoderConfig(blocks, 12 * heads, heads, 40, context, vocab), batch, workers=workers)
-    planner = Planner(found)
+    planner = Planner(found, COSTS["flops"])
     for budget in budgets(planner, 5):
         foreseen = planner.search(budget)
         if foreseen:

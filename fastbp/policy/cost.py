@@ -1,0 +1,64 @@
+"""What a kernel call costs, for a planner to compare: FLOPs that run again, a roofline, or seconds measured here.
+
+Costs are whole numbers, so that sums do not depend on their order. The roofline counts a call as the larger of its
+FLOPs and of the bytes that it moves at BALANCE FLOPs a byte: a slice of few rows pays for the weights and their
+gradients, which it moves whole. Source: Williams, Waterman and Patterson 2009.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from fastbp.graph.graph import Graph, Node
+from fastbp.schedule.effects import sliced_dims
+
+BALANCE = 8
+"""FLOPs that two cores with wide vectors do while memory brings a byte: 236 GFLOP/s over some 30 GB/s."""
+
+FORWARD, AGAIN, BACKWARD = "forward", "again", "backward"
+
+
+class Cost(Protocol):
+    """The price of running a node over all rows, so many in a call."""
+
+    def of(self, graph: Graph, node: Node, when: str, rows: int) -> int: ...
+
+
+@dataclass(frozen=True)
+class Flops:
+    """Recomputed FLOPs alone."""
+
+    def of(self, graph: Graph, node: Node, when: str, rows: int) -> int:
+        return node.flops[0] if when == AGAIN else 0
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """FLOPs, or bytes at BALANCE, of every call."""
+
+    def of(self, graph: Graph, node: Node, when: str, rows: int) -> int:
+        if when == BACKWARD and node.op.backward is None:
+            return 0
+        units = rows // graph.tokens_per_unit(node)
+        dims = sliced_dims(node, (0, units))
+        backward = when == BACKWARD
+        flops = node.op.products(dims)[backward] + node.op.pointwise(dims)[backward]
+        moved = node.op.elements_moved(BACKWARD if backward else FORWARD, dims) * graph.itemsize
+        return -(-node.rows // units) * max(flops, BALANCE * moved)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Nanoseconds by (node's name within its block, when, rows), from fastbp/run/seconds.py."""
+
+    nanoseconds: Mapping[tuple[str, str, int], int]
+
+    def of(self, graph: Graph, node: Node, when: str, rows: int) -> int:
+        name = node.name.split(".", 2)[-1] if node.block is not None else node.name
+        return self.nanoseconds[name, FORWARD if when == AGAIN else when, rows]
+
+
+COSTS: Mapping[str, Cost] = {"roofline": Roofline(), "flops": Flops()}
+"""Those that need no measurement."""
