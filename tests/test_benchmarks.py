@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
+import csv
 import os
 import re
+import runpy
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +36,7 @@ def output(name: str, *arguments: object, without_torch: bool = False) -> list[s
         command = ["-c", hide]
     done = subprocess.run(
         [sys.executable, *command, *map(str, arguments)],
-        env=os.environ | {"PYTHONPATH": str(FOLDER.parent)}, capture_output=True, text=True, check=False, timeout=300,
+        env=os.environ | {"PYTHONPATH": str(FOLDER.parent)}, capture_output=True, text=True, check=False, timeout=600,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()
@@ -92,3 +96,76 @@ def test_a_training_run_beside_torch_ends_alike() -> None:
     losses = [float(row.split()[-1]) for row in (mine, torch)]
     assert losses[0] == pytest.approx(losses[1], abs=2e-4)
     assert re.fullmatch(rf"  loss ratio (?:1\.000\d|0\.999\d), torch takes {NUMBER}x the time", ratio)
+
+
+@pytest.fixture(scope="module")
+def policies() -> dict[str, Any]:
+    """What bench_policies.py defines."""
+    return runpy.run_path(str(FOLDER / "bench_policies.py"))
+
+
+def policy_rows(lines: list[str], folder: Path) -> dict[str, dict[str, str]]:
+    """The rows of the CSV by contender, after the printed table was checked against them."""
+    head, rule, *rows = [line for line in lines if line.startswith("|")]
+    assert head.split("|")[1].strip() == "contender"
+    assert set(rule) == set("|-: ")
+    with (folder / "policies-seed.csv").open(newline="") as file:
+        found = {row["contender"]: row for row in csv.DictReader(file)}
+    size = rf"{NUMBER} (?:B|[KMG]iB)"
+    cell = rf"{size}|–"
+    form = rf"\| (.+?) (?:\| (?:{cell}) ){{3}}\| (?:{NUMBER}%|–) \| {size} \| (?:{cell}) "
+    form += rf"\| {NUMBER} \[{NUMBER}-{NUMBER}\] \| {NUMBER} \|"
+    matches = [re.fullmatch(form, row) for row in rows]
+    assert [match and match[1] for match in matches] == list(found)
+    assert all(line.count("|") == head.count("|") for line in (rule, *rows))
+    return found
+
+
+def test_policies_measure_what_they_predict(tmp_path: Path) -> None:
+    options = ("--presets", "seed", "--policies", "full,selective(gelu, layernorm),nothing", "--peers", "")
+    lines = output("bench_policies.py", *options, "--rounds", 2, "--seconds", 0, "--out", tmp_path / "new")
+    rows = policy_rows(lines, tmp_path / "new")
+    assert list(rows) == ["fastbp save_all", "fastbp full", "fastbp selective(gelu, layernorm)"]
+    peaks = [int(row["measured_peak_bytes"]) for row in rows.values()]
+    assert [int(row["predicted_peak_bytes"]) for row in rows.values()] == peaks
+    assert peaks[0] > peaks[2] > peaks[1]
+    assert float(rows["fastbp save_all"]["times_save_all"]) == 1
+    assert "fastbp nothing failed: " in lines[-1]
+    assert "'nothing' is unknown" in lines[-1]
+    assert (tmp_path / "new" / "policies-seed.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    "peer", [pytest.param("torch checkpoint", marks=needs_torch), pytest.param("jax scan-remat", marks=needs_jax)]
+)
+def test_policies_beside_a_peer(peer: str, tmp_path: Path) -> None:
+    options = ("--presets", "seed", "--policies", "save_all", "--peers", peer, "--rounds", 1, "--seconds", 0)
+    row = policy_rows(output("bench_policies.py", *options, "--out", tmp_path), tmp_path)[peer]
+    assert row["predicted_peak_bytes"] == row["kept_bytes"] == row["extra_flops_share"] == ""
+    assert int(row["measured_peak_bytes"]) > 2 * 8 * 16 * 4  # the stream and its gradient
+    assert float(row["median_seconds"]) > 0
+
+
+@needs_torch
+@needs_jax
+@pytest.mark.slow
+def test_policies_beside_every_peer(tmp_path: Path, policies: dict[str, Any]) -> None:
+    options = ("--presets", "seed", "--policies", "save_all", "--rounds", 1, "--seconds", 0, "--out", tmp_path)
+    rows = policy_rows(output("bench_policies.py", *options), tmp_path)
+    assert list(rows)[1:] == policies["PEERS"].split(",")
+    assert all(row["measured_peak_bytes"] for row in rows.values())
+
+
+def test_the_columns_of_the_policies_are_described(policies: dict[str, Any]) -> None:
+    text = (FOLDER / "README.md").read_text()
+    assert [name for name in policies["COLUMNS"] if f"`{name}`" not in text] == []
+
+
+def test_commas_in_parentheses_belong_to_a_policy(policies: dict[str, Any]) -> None:
+    split = policies["split_list"]
+    assert split(" full, selective(gelu, mlp) ,optimal(200MiB)") == ["full", "selective(gelu, mlp)", "optimal(200MiB)"]
+    assert split("") == split(" , ") == []
+    assert split(policies["POLICIES"])[2] == "selective(gelu, layernorm)"
+    for wrong in ("every(2", "every)2(", "full,(a(b))"):
+        with pytest.raises(argparse.ArgumentTypeError, match="parenthesis"):
+            split(wrong)

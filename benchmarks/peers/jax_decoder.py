@@ -2,7 +2,8 @@
 
 Modes: "unrolled" writes every block out; XLA then sees all of them and keeps what it likes for backward. "scan-dots"
 scans over stacked blocks and keeps what products without a batch gave (`dots_with_no_batch_dims_saveable`), recomputing
-the rest: less memory, faster where memory binds. float32 throughout; AdamW, clipping and decay by hand, as in
+the rest: less memory, faster where memory binds. "scan-remat" scans too, and keeps nothing within a block. float32
+throughout; AdamW, clipping and decay by hand, as in
 `fastbp/ops/adamw.py`. `JaxTrainer` starts from this project's weights, so that both train the same model.
 
 XLA takes as many threads as the process may use CPUs: set the affinity before JAX is imported.
@@ -23,7 +24,13 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 Tree = dict[str, Any]
 
-MODES = ("unrolled", "scan-dots")
+KEPT = {
+    "scan-dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+    "scan-remat": jax.checkpoint_policies.nothing_saveable,
+}
+"""What the modes that scan keep of a block, besides its input."""
+
+MODES = ("unrolled", *KEPT)
 MATRICES = {"wte", "wpe", "wqkv", "wo", "w1", "w2"}
 """What weight decay applies to."""
 
@@ -87,8 +94,7 @@ def decoder_loss(config: DecoderLike, mode: str, parameters: Tree, tokens: Any, 
         for block in parameters["blocks"]:
             x = run_block(config, x, block)
     else:
-        kept = jax.checkpoint_policies.dots_with_no_batch_dims_saveable
-        step = jax.checkpoint(partial(run_block, config), policy=kept)
+        step = jax.checkpoint(partial(run_block, config), policy=KEPT[mode])
         x, _ = lax.scan(lambda x, block: (step(x, block), None), x, parameters["blocks"])
     logits = norm(x, parameters["ln.weight"], parameters["ln.bias"], config.eps) @ parameters["wte"].T
     at_target = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
@@ -188,6 +194,14 @@ class JaxTrainer:
         """The loss and its gradients under this project's names; the weights stay."""
         loss, gradients = jax.jit(jax.value_and_grad(self._loss))(self._state[0], tokens, targets)
         return float(loss), to_names(self.config, self.mode, gradients)
+
+    def activation_peak_bytes(self) -> int:
+        """XLA's scratch, gaps included, for forward and backward compiled alone: in a whole update it also holds the
+        gradients, which are results here.
+        """
+        ids = jax.ShapeDtypeStruct(self.shape, np.int32)
+        program = jax.jit(jax.value_and_grad(self._loss)).lower(self._state[0], ids, ids).compile()
+        return int(program.memory_analysis().temp_size_in_bytes)
 
     def parameters(self) -> dict[str, Array]:
         """A copy of the weights under this project's names and in its shapes."""

@@ -14,6 +14,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -41,7 +42,10 @@ class Initial(Mapping[str, np.ndarray]):
         return np.float32(0.02) * random.standard_normal(shape, np.float32)
 
 
-def batches(vocab: int, batch: int, context: int) -> Callable[[], tuple[np.ndarray, np.ndarray]]:
+Draw = Callable[[], tuple[np.ndarray, np.ndarray]]
+
+
+def batches(vocab: int, batch: int, context: int) -> Draw:
     """Windows of token ids without meaning: time does not depend on them."""
     random = np.random.default_rng(0)
 
@@ -62,32 +66,89 @@ def cores(workers: int) -> set[int]:
     return set(list(chosen.values())[:workers]) or set(allowed)
 
 
-def fastbp_update(wish: SimpleNamespace, backend: str) -> Callable[[], object]:
+@dataclass(frozen=True)
+class Served:
+    """A contender: an update, what tells of its activation memory, and what lets go of all that an update makes anew:
+    it returns the arrays that it can not free, but whose contents nobody needs.
+    """
+
+    update: Callable[[], object]
+    activations: Callable[[], dict[str, Any]]
+    let_go: Callable[[], list[np.ndarray]] = list
+
+
+def serve_fastbp(wish: SimpleNamespace, backend: str) -> Served:
+    """Its figures are the arena's: gradients of parameters lie elsewhere."""
     from fastbp.graph.config import DecoderConfig
     from fastbp.train.synthetic import synthetic_trainer
 
     config = DecoderConfig.from_json(wish.config)
-    return synthetic_trainer(config, wish.batch, backend=backend, workers=wish.workers, policy=wish.policy).update
+    trainer = synthetic_trainer(config, wish.batch, backend=backend, workers=wish.workers, policy=wish.policy)
+    decoder = trainer.decoder
+
+    def activations() -> dict[str, Any]:
+        decoder.mark_arena()
+        trainer.update()
+        return {
+            "activation_peak_bytes": decoder.peak_bytes_measured(),
+            "predicted_peak_bytes": decoder.peak_bytes_predicted,
+            "kept_bytes": decoder.simulation.kept_bytes,
+            "extra_flops_share": decoder.simulation.extra_flops_share,
+        }
+
+    whole = decoder.arena.view(0, (decoder.arena.size_bytes,), "uint8")
+    return Served(trainer.update, activations, lambda: [whole])
 
 
-def peer_update(wish: SimpleNamespace, library: str, mode: str) -> Callable[[], object]:
-    """An update of torch's or JAX's twin with the hyperparameters of `fastbp train`."""
+def serve_peer(wish: SimpleNamespace, library: str, mode: str) -> Served:
+    """torch's or JAX's twin with the hyperparameters of `fastbp train`."""
     config = SimpleNamespace(**wish.config)
     common = {"parameters": Initial(wish.shapes), "betas": (0.9, 0.99), "weight_decay": 0.1, "clip": 1.0}
-    trainer: Any
-    if library == "torch":
-        from torch_decoder import TorchTrainer
-
-        kind, _, budget = mode.partition("@")
-        trainer = TorchTrainer(config, wish.batch, wish.workers, kind, activation_budget=float(budget or 1), **common)
-    else:
-        # XLA asks the system for the number of its threads, when it is loaded.
-        os.sched_setaffinity(0, cores(wish.workers))
-        from jax_decoder import JaxTrainer
-
-        trainer = JaxTrainer(config, wish.batch, mode, **common)
     draw = batches(config.vocab, wish.batch, config.context)
-    return lambda: trainer.update(*draw())
+    return (serve_torch if library == "torch" else serve_jax)(wish, config, mode, draw, common)
+
+
+def serve_torch(
+    wish: SimpleNamespace, config: SimpleNamespace, mode: str, draw: Draw, common: Mapping[str, Any]
+) -> Served:
+    from torch_decoder import TorchTrainer
+
+    kind, _, budget = mode.partition("@")
+    trainer = TorchTrainer(config, wish.batch, wish.workers, kind, activation_budget=float(budget or 1), **common)
+
+    def update() -> object:
+        return trainer.update(*draw())
+
+    def activations() -> dict[str, Any]:
+        from torch_memory import activation_peak_bytes
+
+        return {"activation_peak_bytes": activation_peak_bytes(update, trainer.model.parameters())}
+
+    def let_go() -> list[np.ndarray]:
+        trainer.optimiser.zero_grad(set_to_none=True)
+        return []
+
+    return Served(update, activations, let_go)
+
+
+def serve_jax(
+    wish: SimpleNamespace, config: SimpleNamespace, mode: str, draw: Draw, common: Mapping[str, Any]
+) -> Served:
+    # XLA asks the system for the number of its threads, when it is loaded.
+    os.sched_setaffinity(0, cores(wish.workers))
+    from jax_decoder import JaxTrainer
+
+    trainer = JaxTrainer(config, wish.batch, mode, **common)
+    return Served(lambda: trainer.update(*draw()), lambda: {"activation_peak_bytes": trainer.activation_peak_bytes()})
+
+
+def memory(served: Served) -> dict[str, Any]:
+    """The fields of `Memory` in fastbp/run/contender.py, as far as the contender can say."""
+    from resident_step import step_rss_bytes
+
+    # First, since what looks into a library keeps memory of its own.
+    added = step_rss_bytes(served.update, served.let_go())
+    return {"step_rss_bytes": added, **served.activations()}
 
 
 def timed(update: Callable[[], object]) -> float:
@@ -102,11 +163,13 @@ def main() -> None:
     os.dup2(2, 1)
     wish = SimpleNamespace(**json.loads(sys.argv[1]))
     library, _, mode = wish.contender.partition(" ")
-    update = fastbp_update(wish, mode) if library == "fastbp" else peer_update(wish, library, mode)
-    update()  # compiles, and takes the memory that later updates keep
-    print(json.dumps([timed(update)]), file=answers, flush=True)
+    served = serve_fastbp(wish, mode) if library == "fastbp" else serve_peer(wish, library, mode)
+    served.update()  # compiles, and takes the memory that later updates keep
+    print(json.dumps([timed(served.update)]), file=answers, flush=True)
     for line in sys.stdin:
-        print(json.dumps([timed(update) for _ in range(int(line))]), file=answers, flush=True)
+        question = line.strip()
+        answer = memory(served) if question == "memory" else [timed(served.update) for _ in range(int(question))]
+        print(json.dumps(answer), file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -3,15 +3,22 @@
 One fused product for q, k and v, torch's own causal attention, tanh or exact GELU, a tied head,
 fused AdamW. `TorchTrainer` starts from this project's weights, so that both train the same model.
 
-What is fastest depends on the size: mode="compile" at tiny and small; at medium and gpt2
-mode="compile" with activation_budget=0.75, which recomputes cheap pointwise work. "eager" is the
-mode that most people run.
+Modes, by what they keep for backward:
+    eager       everything, as most people run it
+    checkpoint  every block's input; the block is recomputed
+    selective   of every block also what its products and its attention gave
+    chunked     everything but the logits, which are made and remade for CHUNK_ROWS rows at a time
+    compile     what the compiler finds fastest; activation_budget below 1 lets it keep less
+
+What is fastest depends on the size: "compile" at tiny and small; at medium and gpt2 "compile" with
+activation_budget=0.75, which recomputes cheap pointwise work.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -20,8 +27,13 @@ import torch._inductor
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 Array = NDArray[Any]
+
+MODES = ("eager", "checkpoint", "selective", "chunked", "compile")
+CHUNK_ROWS = 128
+"""Rows of logits at once in the mode "chunked": at gpt2 24.5 MiB of 196."""
 
 
 class DecoderLike(Protocol):
@@ -77,13 +89,43 @@ class Block(nn.Module):
         return y
 
 
+# Nothing is drawn within a block, so there is no random state to go back to.
+recomputed = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+
+SELECTED = [
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+]
+"""What "selective" keeps: products without and with a bias, and attention as the CPU runs it."""
+
+RUN_BLOCK: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
+    "checkpoint": recomputed,
+    "selective": partial(recomputed, context_fn=partial(create_selective_checkpoint_contexts, SELECTED)),
+}
+"""By mode, how x goes through a block where it is not just called."""
+
+
+def head_loss(x: Tensor, weight: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
+    """Cross-entropy of targets (N) under the logits x·weightᵀ, x (N, C), weight (V, C)."""
+    return F.cross_entropy(F.linear(x, weight), targets, reduction=reduction)
+
+
+def chunked_head_loss(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+    """The mean of `head_loss`, with no more than CHUNK_ROWS rows of logits at any time."""
+    pairs = zip(x.split(CHUNK_ROWS), targets.split(CHUNK_ROWS), strict=True)
+    total: Tensor = sum(recomputed(head_loss, rows, weight, wanted, "sum") for rows, wanted in pairs)
+    return total / len(targets)
+
+
 class TorchDecoder(nn.Module):
     """tokens, targets (B, T) -> mean cross-entropy."""
 
     position: Tensor
 
-    def __init__(self, config: DecoderLike) -> None:
+    def __init__(self, config: DecoderLike, mode: str = "eager") -> None:
         super().__init__()
+        self.mode = mode
         self.wte = nn.Embedding(config.vocab, config.width)
         if config.positions == "learned":
             self.position = nn.Parameter(torch.empty(config.context, config.width))
@@ -94,10 +136,11 @@ class TorchDecoder(nn.Module):
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         x = self.wte(tokens) + self.position[: tokens.shape[1]]
+        run_block = RUN_BLOCK.get(self.mode, nn.Module.__call__)
         for block in self.blocks:
-            x = block(x)
-        logits = F.linear(self.ln(x), self.wte.weight)
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+            x = run_block(block, x)
+        loss = chunked_head_loss if self.mode == "chunked" else head_loss
+        return loss(self.ln(x).flatten(0, 1), self.wte.weight, targets.flatten())
 
 
 def sinusoidal(T: int, C: int) -> Tensor:
@@ -157,7 +200,7 @@ class TorchTrainer:
         config: DecoderLike,
         batch: int,
         threads: int,
-        mode: Literal["eager", "compile"] = "eager",
+        mode: str = "eager",
         *,
         parameters: Mapping[str, Array],
         lr: float = 1e-3,
@@ -166,12 +209,14 @@ class TorchTrainer:
         clip: float = 1.0,
         activation_budget: float = 1.0,
     ) -> None:
-        if mode not in ("eager", "compile"):
-            raise ValueError(f"mode is {mode!r}; say 'eager' or 'compile'")
+        if mode not in MODES:
+            raise ValueError(f"mode is {mode!r}; say {' or '.join(map(repr, MODES))}")
+        if not 0 <= activation_budget <= 1 or (activation_budget < 1 and mode != "compile"):
+            raise ValueError(f"activation_budget is {activation_budget} with {mode!r}; say 0 to 1, with 'compile'")
         torch.set_num_threads(threads)  # before compiling: the compiler writes it into its loops
         self.shape = (batch, config.context)
         self.clip = clip
-        self.model = TorchDecoder(config)
+        self.model = TorchDecoder(config, mode)
         self._load(parameters)
         self.optimiser = _adamw(self.model, lr, betas, weight_decay)
         self._loss: Callable[[Tensor, Tensor], Tensor] = self.model

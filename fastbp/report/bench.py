@@ -72,7 +72,7 @@ def op_lines(rows: Sequence[Row]) -> list[str]:
     """One line an op and direction."""
     body = [
         [
-            f"{row['op']} {row['direction']}", _milliseconds(row["seconds"], row["seconds_range"]),
+            f"{row['op']} {row['direction']}", milliseconds(row["seconds"], row["seconds_range"]),
             f"{row['gflops']:.1f} GFLOP/s" if row["limit"] == "peak" else f"{row['gb_per_second']:.1f} GB/s",
             _share(row["share_of_limit"], row["share_range"]),
         ]
@@ -84,7 +84,7 @@ def op_lines(rows: Sequence[Row]) -> list[str]:
 def _update(row: Row) -> list[str]:
     gflops = row["flops_per_update"] / row["seconds"] / 1e9
     return wrapped(
-        f"Update        {_milliseconds(row['seconds'], row['seconds_range'])} ms, {row['runs']} runs:"
+        f"Update        {milliseconds(row['seconds'], row['seconds_range'])} ms, {row['runs']} runs:"
         f" {_share(row['share_of_peak'], row['share_range'])} % of the peak, {gflops:.1f} GFLOP/s,"
         f" {format_count(row['tokens_per_second'])} tokens/s",
         14,
@@ -95,7 +95,7 @@ def contender_lines(rows: Mapping[str, Row]) -> list[str]:
     """One line a contender; `times` is its median over the first's in the same minutes."""
     body = [
         [
-            name, _milliseconds(row["seconds"], row["seconds_range"]), _share(row["share_of_peak"], row["share_range"]),
+            name, milliseconds(row["seconds"], row["seconds_range"]), _share(row["share_of_peak"], row["share_range"]),
             f"{row['ratio']:.2f}", format_bytes(row["rss_peak_bytes"]), str(row["runs"]),
         ]
         for name, row in rows.items() if "failed" not in row
@@ -111,7 +111,8 @@ def _share(median: float, bounds: Sequence[float]) -> str:
     return f"{100 * median:.1f} [{100 * low:.0f}-{100 * high:.0f}]"
 
 
-def _milliseconds(median: float, bounds: Sequence[float]) -> str:
+def milliseconds(median: float, bounds: Sequence[float]) -> str:
+    """Median [fastest-slowest] of seconds, in milliseconds, with three digits or more."""
     digits = next((digits for digits, least in enumerate((0.1, 0.01, 0.001)) if median >= least), 3)
     low, high = bounds
     return f"{1e3 * median:.{digits}f} [{1e3 * low:.{digits}f}-{1e3 * high:.{digits}f}]"

@@ -1,7 +1,8 @@
 """Contenders of a benchmark, each a process of its own: its threads disturb nobody, and its memory is its own.
 
 The process runs `benchmarks/peers/serve.py` with what to build as one JSON argument. It answers a line once it has done
-an update, and from then on each line "n" with the seconds of n updates. It ends with its standard input.
+an update, and from then on each line "n" with the seconds of n updates and the line "memory" with a `Memory`. It ends
+with its standard input.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -38,6 +40,23 @@ MOST_UPDATES = 500
 
 class ContenderFailed(FastbpError):
     """A contender's process ended before its time; says what it said last."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What a contender says of its memory; None where it cannot say. Parameters, the optimiser's state and the
+    gradients of parameters are in none of it, but for gradients in `step_rss_bytes` where an update makes them anew.
+    """
+
+    activation_peak_bytes: int | None = None
+    """The most bytes of activations that were live at once in an update, as measured."""
+    step_rss_bytes: int | None = None
+    """Resident memory that an update adds at its peak to what lies there between updates."""
+    predicted_peak_bytes: int | None = None
+    kept_bytes: int | None = None
+    """Bytes that wait for backward when forward is over."""
+    extra_flops_share: float | None = None
+    """Recomputed FLOPs over those of a forward and backward pass."""
 
 
 def installed(library: str) -> bool:
@@ -68,6 +87,7 @@ class Contender:
         self._questions = self._streams.enter_context(self._process.stdin)
         self._answers = self._streams.enter_context(self._process.stdout)
         self._updates = 1
+        self._rss_peak_bytes: int | None = None
 
     def __enter__(self) -> Contender:
         return self
@@ -85,7 +105,7 @@ class Contender:
 
     def turn(self) -> list[float]:
         """Seconds of the counted updates of one turn. Raises ContenderFailed."""
-        seconds = self._ask(self._updates + 1)
+        seconds: list[float] = self._ask(str(self._updates + 1))
         self._plan(seconds)
         return seconds[1:]
 
@@ -95,22 +115,28 @@ class Contender:
         self._updates = max(1 if fastest > 2 else 2, min(MOST_UPDATES, round(TURN_SECONDS / fastest)))
 
     def rss_peak_bytes(self) -> int:
-        """The most resident memory that it has had so far."""
-        return rss_peak_bytes(self._process.pid)
+        """The most resident memory that it had, up to now or until it was asked for its memory: measuring takes some,
+        and makes the system forget the peak.
+        """
+        return self._rss_peak_bytes or rss_peak_bytes(self._process.pid)
 
-    def _ask(self, updates: int) -> list[float]:
+    def memory(self) -> Memory:
+        """What it knows of its memory; costs a few updates. Raises ContenderFailed."""
+        self._rss_peak_bytes = self.rss_peak_bytes()
+        return Memory(**self._ask("memory"))
+
+    def _ask(self, question: str) -> Any:
         try:
-            self._questions.write(b"%d\n" % updates)
+            self._questions.write(f"{question}\n".encode())
         except BrokenPipeError:
             raise self._failure() from None
         return self._answer()
 
-    def _answer(self) -> list[float]:
+    def _answer(self) -> Any:
         line = self._answers.readline()
         if not line:
             raise self._failure()
-        answer: list[float] = json.loads(line)
-        return answer
+        return json.loads(line)
 
     def _failure(self) -> ContenderFailed:
         code = self._process.wait()

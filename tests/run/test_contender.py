@@ -10,7 +10,7 @@ import pytest
 
 from fastbp.base.errors import InputError
 from fastbp.run import contender
-from fastbp.run.contender import SERVER, Contender, ContenderFailed, installed, require_server
+from fastbp.run.contender import SERVER, Contender, ContenderFailed, Memory, installed, require_server
 
 ANSWERS = """
 import json, sys
@@ -42,6 +42,17 @@ def test_slow_updates_have_short_turns(server: Path, seconds: float, counted: in
     with Contender("a name", {}) as found:
         found.wait()
         assert found.turn() == [1.0, 2.0][:counted]
+
+
+def test_memory_is_asked_for_by_name(server: Path) -> None:
+    server.write_text(
+        "import json\nprint('[0.1]', flush=True)\nassert input() == 'memory'\nkept = bytearray(b'1' * (32 << 20))\n"
+        "print(json.dumps({'activation_peak_bytes': 7, 'step_rss_bytes': None}), flush=True)\ninput()"
+    )
+    with Contender("a name", {}) as found:
+        found.wait()
+        assert found.memory() == Memory(activation_peak_bytes=7)
+        assert found.rss_peak_bytes() < 32 << 20  # as it was before the question
 
 
 def test_a_process_that_fails_says_why(server: Path) -> None:
