@@ -182,6 +182,7 @@ def test_torch_recomputes_the_same(
 
 @needs_torch
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's compiler makes use of what torch deprecates
 @pytest.mark.parametrize("budget", [0.0, 0.5, 1.0])
 def test_compiled_torch_recomputes_the_same(torch_peer: ModuleType, budget: float) -> None:
     assert_alike(torch_peer, CONFIGS["biases"], "compile", budget)
