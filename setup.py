@@ -41,6 +41,7 @@ EXTENSIONS = [
     for instruction_set, flags in INSTRUCTION_SETS.items()
     for real, macros in REALS.items()
 ]
+EXTENSIONS.append(Extension("fastbp.memory._place", ["fastbp/memory/_place.pyx"], extra_compile_args=["-O3", "-g0"]))
 EXTENSIONS.append(
     Extension(
         "fastbp.run._loop",

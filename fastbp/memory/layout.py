@@ -17,9 +17,11 @@ import numpy as np
 from fastbp.base.errors import DoesNotFit
 from fastbp.base.units import format_bytes
 from fastbp.graph.graph import Graph
+from fastbp.memory._place import place
 from fastbp.schedule.simulate import Buffer, Simulation
 
-REPAIRS = 60
+REPAIRS, MANY_BUFFERS = 60, 500
+"""Tries an order; an eighth of them for more buffers than these, where the first few find what there is to find."""
 LARGEST_BYTES = 1 << 50
 """More than any machine has; offsets and their sums stay within 64 bits."""
 
@@ -50,8 +52,8 @@ def lay_out(simulation: Simulation) -> Layout:
     bound = simulation.peak_bytes
     best, size = None, 0
     for order in _orders(born, dies, sizes):
-        for _ in range(REPAIRS):
-            offsets = _place(order, born, dies, sizes)
+        for _ in range(REPAIRS if len(buffers) <= MANY_BUFFERS else REPAIRS // 8):
+            offsets = place(order, born, dies, sizes)
             top = int((offsets + sizes).max(initial=0))
             if best is None or top < size:
                 best, size = offsets, top
@@ -79,29 +81,13 @@ def _too_large(nbytes: int) -> DoesNotFit:
 
 
 def _orders(born: np.ndarray, dies: np.ndarray, sizes: np.ndarray) -> Sequence[np.ndarray]:
-    """Orders of placement: the longest-lived first, the largest first, the most byte-ticks first, the first born
+    """Orders of placement: the largest first, the longest-lived first, the most byte-ticks first, the first born
     first.
     """
     length = dies - born
     return (
-        np.lexsort((born, -sizes, -length)),
         np.lexsort((born, -length, -sizes)),
+        np.lexsort((born, -sizes, -length)),
         np.lexsort((born, -sizes * length)),
         np.lexsort((-length, born)),
     )
-
-
-def _place(order: np.ndarray, born: np.ndarray, dies: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """The lowest free offset for each buffer, in order."""
-    offsets = np.zeros(len(order), dtype=np.int64)
-    placed = np.zeros(len(order), dtype=bool)
-    for i in order:
-        others = np.flatnonzero(placed & (born < dies[i]) & (dies > born[i]))
-        starts = offsets[others]
-        by_start = np.argsort(starts, kind="stable")
-        starts = starts[by_start]
-        reach = np.maximum.accumulate(np.concatenate([[0], starts + sizes[others[by_start]]]))
-        gaps = np.flatnonzero(np.concatenate([starts, [np.iinfo(np.int64).max]]) - reach >= sizes[i])
-        offsets[i] = reach[gaps[0]]
-        placed[i] = True
-    return offsets
