@@ -9,7 +9,14 @@ from statistics import median
 from typing import Any
 
 from fastbp.base.errors import InputError
-from fastbp.commands.options import add_model_options, add_run_options, chosen_batch, chosen_config, chosen_policy
+from fastbp.commands.options import (
+    add_model_options,
+    add_run_options,
+    chosen_batch,
+    chosen_config,
+    chosen_cost,
+    chosen_policy,
+)
 from fastbp.commands.terminal import measuring
 from fastbp.report.bench import bench_lines
 from fastbp.run.contender import PEERS, installed, require_server
@@ -51,8 +58,10 @@ def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
         if options.dtype != "float32":
             raise InputError(f"--peers with --dtype {options.dtype}: the peers train in float32 alone")
     with measuring() as say:
+        policy = chosen_policy(options)
         trainer = synthetic_trainer(
-            config, batch, backend=options.backend, workers=options.workers, policy=chosen_policy(options),
+            config, batch, backend=options.backend, workers=options.workers, policy=policy,
+            cost=chosen_cost(options, policy, config, batch, say),
             dtype=options.dtype, progress=say,
         )  # fmt: skip
         decoder = trainer.decoder

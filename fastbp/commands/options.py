@@ -9,13 +9,21 @@ from fastbp.base.errors import InputError, nearest
 from fastbp.base.units import parse_bytes
 from fastbp.graph.config import POSITIONS, PRESETS, DecoderConfig
 from fastbp.graph.decoder import ITEMSIZE
-from fastbp.policy.named import policy_names
+from fastbp.policy.cost import COSTS, Cost
+from fastbp.policy.named import BUDGETED, policy_names
 from fastbp.run.backend import BACKENDS
+from fastbp.run.seconds import seconds_of_calls
 
 BATCH = {"seed": 1, "small": 12, "medium": 8, "gpt2": 1}
 """Sequences in a batch where none are asked for."""
 
 DTYPES = tuple(ITEMSIZE)
+
+Say = Callable[[str], None]
+
+
+def silent(what: str) -> None:
+    """Nothing."""
 
 
 def whole(minimum: int = 1) -> Callable[[str], int]:
@@ -74,6 +82,11 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         help="the fastest plan whose activations fit into SIZE, such as 64MiB; the same as --policy 'optimal(SIZE)'"
         " (default: no bound)",
     )  # fmt: skip
+    group.add_argument(
+        "--cost", default="measured", type=one_of((*COSTS, "measured")), metavar="NAME",
+        help="what a plan under a budget costs: seconds measured here, once for a shape; a roofline; or FLOPs that run"
+        f" again. One of {', '.join(COSTS)}, measured (default measured)",
+    )  # fmt: skip
     add_dtype(group)
     add_backend(group)
     group.add_argument(
@@ -100,6 +113,20 @@ def asked_policy(options: argparse.Namespace) -> str | None:
 def chosen_policy(options: argparse.Namespace) -> str:
     """What was asked for, else save_all."""
     return asked_policy(options) or "save_all"
+
+
+def chosen_cost(options: argparse.Namespace, policy: str, config: DecoderConfig, batch: int, say: Say = silent) -> Cost:
+    """What a planner minimises; calls are measured where that is asked for, and only for a policy that wants it."""
+    if options.cost != "measured" or "(" not in policy or policy.split("(")[0] not in BUDGETED:
+        return COSTS[options.cost if options.cost in COSTS else "roofline"]
+    return seconds_of_calls(
+        config,
+        batch,
+        backend=options.backend or "auto",
+        workers=options.workers,
+        dtype=options.dtype or "float32",
+        say=say,
+    )
 
 
 def add_dtype(parser: argparse._ActionsContainer) -> None:

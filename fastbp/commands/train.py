@@ -19,6 +19,7 @@ from fastbp.commands.options import (
     asked_policy,
     chosen_batch,
     chosen_config,
+    chosen_cost,
     whole,
 )
 from fastbp.commands.resume import require_same_run, resumed_folder, resumed_snapshot
@@ -120,8 +121,9 @@ def _prepare(options: argparse.Namespace, interruption: Interruption) -> Run:
     _introduce(corpus, tokenizer, data)
     try:
         with compiling(interruption.poll) as progress:
+            cost = chosen_cost(options, settings["policy"], config, settings["batch"], progress)
             decoder = Decoder(
-                config, settings["batch"], policy=settings["policy"], backend=settings["backend"],
+                config, settings["batch"], policy=settings["policy"], cost=cost, backend=settings["backend"],
                 workers=options.workers, dtype=settings["dtype"], progress=progress,
             )  # fmt: skip
             trainer = Trainer(

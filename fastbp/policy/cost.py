@@ -56,6 +56,8 @@ class Measured:
     nanoseconds: Mapping[tuple[str, str, int], int]
 
     def of(self, graph: Graph, node: Node, when: str, rows: int) -> int:
+        if when == BACKWARD and node.op.backward is None:
+            return 0
         name = node.name.split(".", 2)[-1] if node.block is not None else node.name
         return self.nanoseconds[name, FORWARD if when == AGAIN else when, rows]
 

@@ -135,6 +135,10 @@ POLICIES: dict[str, Policy] = {
 }
 
 
+BUDGETED = tuple(name for name, policy in POLICIES.items() if policy.under_budget)
+"""The policies of a budget."""
+
+
 def policy_names() -> tuple[str, ...]:
     """Every policy as it is written: "every(k)"."""
     return tuple(f"{name}({policy.arguments})" if policy.arguments else name for name, policy in POLICIES.items())

@@ -6,15 +6,14 @@ is no larger than the default, which the scratch in a plan is sized for, so a pl
 
 from __future__ import annotations
 
-import json
-import os
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any
 
-from fastbp.run.cache import cache_root
 from fastbp.run.cpu_name import cpu_name
+from fastbp.run.kept import keep, kept
 from fastbp.simd.scratch import DEPTH, PANELS, ROWS
+
+FILE = "blocking.json"
 
 
 @dataclass(frozen=True)
@@ -33,37 +32,18 @@ class Blocking:
                 raise ValueError(f"blocks of {astuple(self)}: at most {(DEPTH, ROWS, PANELS)}")
 
 
-def _file() -> Path:
-    return cache_root() / "blocking.json"
-
-
 def _key(backend: str, dtype: str) -> str:
     return f"{backend} {dtype} on {cpu_name()}"
-
-
-def _read() -> dict[str, Any]:
-    """What is remembered; nothing where the file is missing or broken."""
-    try:
-        found = json.loads(_file().read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def remembered(backend: str, dtype: str) -> Blocking:
     """This CPU's blocking, the default where none was tuned or what was kept cannot be used."""
     try:
-        return Blocking(*_read()[_key(backend, dtype)])
+        return Blocking(*kept(FILE)[_key(backend, dtype)])
     except (KeyError, TypeError, ValueError):
         return Blocking()
 
 
 def remember(backend: str, dtype: str, blocking: Blocking) -> Path:
     """Keeps a blocking for later runs on this CPU; returns the file. Raises OSError where it cannot be written."""
-    kept = {**_read(), _key(backend, dtype): list(astuple(blocking))}
-    _file().parent.mkdir(parents=True, exist_ok=True)
-    # Whole or not at all: another process may be reading.
-    temporary = _file().with_suffix(f".{os.getpid()}")
-    temporary.write_text(json.dumps(kept, indent=1), encoding="utf-8")
-    os.replace(temporary, _file())
-    return _file()
+    return keep(FILE, _key(backend, dtype), list(astuple(blocking)))

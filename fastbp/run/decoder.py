@@ -20,6 +20,7 @@ from fastbp.graph.decoder import ITEMSIZE, decoder_graph, parameter_shapes, sinu
 from fastbp.memory.arena import Arena
 from fastbp.memory.flat import Flat, FlatShapes
 from fastbp.memory.layout import Layout, lay_out
+from fastbp.policy.cost import COSTS, Cost
 from fastbp.policy.named import make_plan
 from fastbp.run.backend import choose_backend
 from fastbp.run.bind import Binder
@@ -48,6 +49,7 @@ class Decoder:
         *,
         policy: str = "save_all",
         plan: Plan | None = None,
+        cost: Cost = COSTS["roofline"],
         backend: str = "auto",
         workers: int | None = None,
         dtype: str = "float32",
@@ -64,7 +66,7 @@ class Decoder:
         # What cannot fit is refused before it is planned: a schedule of a billion rows takes minutes.
         require_memory(self._least_bytes(batch), f"--batch {batch} at context {config.context}", self._smaller())
         self.graph = decoder_graph(config, batch, workers=self.parts, dtype=dtype)
-        self.plan = plan or make_plan(self.graph, policy)
+        self.plan = plan or make_plan(self.graph, policy, cost)
         self._progress = progress
         self.schedule = training_schedule(self.graph, self.plan)
         self.simulation = simulate(self.schedule)

@@ -8,6 +8,7 @@ import numpy as np
 
 from fastbp.data import Split
 from fastbp.graph.config import DecoderConfig
+from fastbp.policy.cost import COSTS, Cost
 from fastbp.run.decoder import Decoder
 from fastbp.train.learning_rate import LearningRate
 from fastbp.train.trainer import Trainer
@@ -20,11 +21,14 @@ def synthetic_trainer(
     backend: str = "auto",
     workers: int | None = None,
     policy: str = "save_all",
+    cost: Cost = COSTS["roofline"],
     dtype: str = "float32",
     progress: Callable[[str], None] | None = None,
 ) -> Trainer:
     """A trainer with initial weights, a constant learning rate and random token ids."""
-    decoder = Decoder(config, batch, backend=backend, workers=workers, policy=policy, dtype=dtype, progress=progress)
+    decoder = Decoder(
+        config, batch, backend=backend, workers=workers, policy=policy, cost=cost, dtype=dtype, progress=progress
+    )
     decoder.initialise(0)
     count = 20 * batch * config.context + 2
     tokens = np.random.default_rng(0).integers(0, config.vocab, count).astype(np.int32)

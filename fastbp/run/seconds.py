@@ -1,0 +1,125 @@
+"""What every call of a block takes on this machine, in the slices that a planner chooses from; kept per CPU and shape.
+
+A decoder of one block and two letters runs its calls one by one under the clock, with all of the block dropped, so that
+every call is made forward, again and backward. Blocks are alike, and the head is not the planner's to choose.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from fastbp.graph.config import DecoderConfig
+from fastbp.graph.decoder import decoder_graph
+from fastbp.policy.cost import BACKWARD, FORWARD, Measured
+from fastbp.policy.options import slicings
+from fastbp.run.barrier import Barrier
+from fastbp.run.cpu_name import cpu_name
+from fastbp.run.decoder import Decoder
+from fastbp.run.instruction import Instruction
+from fastbp.run.kept import keep, kept
+from fastbp.run.program import Program
+from fastbp.schedule.actions import Backward, Forward, Reduce
+from fastbp.schedule.plan import Plan, Slices
+
+RUNS = 5
+"""Passes in each kind of slices; a call's time is their median, behind a pass that is not counted."""
+
+Key = tuple[str, str, int]
+Say = Callable[[str], None]
+
+
+def seconds_of_calls(
+    config: DecoderConfig, batch: int, *, backend: str = "auto", workers: int | None = None, dtype: str = "float32",
+    say: Say = lambda what: None,
+) -> Measured:  # fmt: skip
+    """The costs of a block's calls: those that are kept, else measured now and kept."""
+    name = _name(config, batch, backend, workers, dtype)
+    found = kept("seconds.json").get(name)
+    if found is None:
+        found = _as_json(_measure(config, batch, backend, workers, dtype, say))
+        with suppress(OSError):
+            keep("seconds.json", name, found)
+    return Measured({(node, when, rows): nanoseconds for node, when, rows, nanoseconds in found})
+
+
+def _name(config: DecoderConfig, batch: int, *how: Any) -> str:
+    shape = {key: value for key, value in config.to_json().items() if key not in ("blocks", "vocab")}
+    return json.dumps([cpu_name(), shape, batch, *how])
+
+
+def _as_json(found: Mapping[Key, float]) -> list[list[Any]]:
+    return [[*key, max(1, round(1e9 * seconds))] for key, seconds in found.items()]
+
+
+def _measure(
+    config: DecoderConfig, batch: int, backend: str, workers: int | None, dtype: str, say: Say
+) -> dict[Key, float]:
+    one = replace(config, blocks=1, vocab=2)
+    graph = decoder_graph(one, batch)
+    found: dict[Key, float] = {}
+    for slices in slicings(graph):
+        say(f"slices of {slices.sequences} sequences and {slices.rows} rows")
+        plan = Plan("measured", frozenset({"blocks.0.x", "final.x"}), graph.tokens, (slices,))
+        found |= _of_slices(Decoder(one, batch, plan=plan, backend=backend, workers=workers, dtype=dtype), slices)
+    return found
+
+
+def _of_slices(decoder: Decoder, slices: Slices) -> dict[Key, float]:
+    """Seconds of each node over all rows, by what it does and the rows of a call."""
+    decoder.initialise(0)
+    pieces = [(each, decoder.in_parts(Program((each,)))) for each in decoder.gradients_program.instructions]
+    keys = _keys(decoder, slices)
+    covered: dict[Key, int] = defaultdict(int)
+    for instruction, _ in pieces:
+        key = keys(instruction)
+        covered[key] += 0 if _is_part(decoder, instruction) else _rows(decoder, instruction)
+    wake_up = Barrier(decoder.runner.workers, meetings=1).measure(50) if decoder.backend.compiled else 0.0
+    samples: dict[Key, list[float]] = defaultdict(list)
+    for _ in range(RUNS + 1):
+        taken: dict[Key, float] = defaultdict(float)
+        for instruction, piece in pieces:
+            start = time.perf_counter()
+            decoder.runner.run(piece)
+            taken[keys(instruction)] += max(0.0, time.perf_counter() - start - wake_up)
+        for key, seconds in taken.items():
+            samples[key].append(seconds)
+    tokens = decoder.graph.tokens
+    return {key: statistics.median(each[1:]) * tokens / covered[key] for key, each in samples.items()}
+
+
+def _keys(decoder: Decoder, slices: Slices) -> Callable[[Instruction], Key]:
+    graph = decoder.graph
+    levels = {"N": slices.rows, "B": slices.sequences * decoder.config.context}
+    last: list[str] = []
+
+    def key(instruction: Instruction) -> Key:
+        action = decoder.schedule.actions[instruction.tick]
+        name = last[0] if isinstance(action, Reduce) else getattr(action, "node", "")
+        last[:] = [name]
+        node = graph.by_name[name]
+        rows = levels[node.op.independent_along] if node.block is not None else graph.tokens
+        when = FORWARD if isinstance(action, Forward) else BACKWARD
+        return (name.split(".", 2)[-1] if node.block is not None else name), when, rows
+
+    return key
+
+
+def _is_part(decoder: Decoder, instruction: Instruction) -> bool:
+    """Whether it adds a part of a gradient, or is a later phase of a call that was counted."""
+    action = decoder.schedule.actions[instruction.tick]
+    return isinstance(action, Reduce) or (bool(instruction.row) and instruction.row[0] > 0)
+
+
+def _rows(decoder: Decoder, instruction: Instruction) -> int:
+    action = decoder.schedule.actions[instruction.tick]
+    assert isinstance(action, Forward | Backward)
+    node = decoder.graph.by_name[action.node]
+    start, stop = action.rows or (0, node.rows)
+    return (stop - start) * decoder.graph.tokens_per_unit(node)
