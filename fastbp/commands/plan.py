@@ -1,38 +1,117 @@
 """Shows a policy's plan without running it: what is kept, what is recomputed,
-the peak to the byte, its moment, and every tensor that is live then."""
+the peak to the byte, its moment, and every tensor that is live then. A plan can
+be explained tensor by tensor, changed, saved and replayed; --frontier shows what
+each budget costs."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
-from fastbp.commands.options import add_model_options, add_run_options, chosen_batch, chosen_config, chosen_policy
+from fastbp.commands.options import (
+    add_model_options,
+    add_run_options,
+    chosen_batch,
+    chosen_config,
+    chosen_cost,
+    chosen_policy,
+)
+from fastbp.commands.terminal import measuring
 from fastbp.graph.decoder import ITEMSIZE, decoder_graph, parameter_shapes
+from fastbp.graph.graph import Graph
 from fastbp.memory.flat import FlatShapes
 from fastbp.memory.layout import lay_out, require_plannable
+from fastbp.policy.cost import Cost, Measured
+from fastbp.policy.explain import changed, explain, tensors_called
+from fastbp.policy.frontier import frontier
 from fastbp.policy.named import make_plan
-from fastbp.report.plan import plan_json, plan_lines
+from fastbp.policy.optimal import Planner
+from fastbp.policy.saved import plan_json as plan_value
+from fastbp.policy.saved import save_plan
+from fastbp.report.explain import explanation_json, explanation_lines, frontier_json, frontier_lines, what_if_lines
+from fastbp.report.plan import plan_json, plan_lines, planner_lines
 from fastbp.run.backend import choose_backend
 from fastbp.run.workers import choose_parts, choose_workers
+from fastbp.schedule.plan import Plan
 from fastbp.schedule.schedule import training_schedule
-from fastbp.schedule.simulate import simulate
+from fastbp.schedule.simulate import Simulation, simulate
+
+MIB = 1 << 20
+
+Result = tuple[dict[str, Any], list[str], int]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser)
     add_run_options(parser)
-    parser.add_argument("--schedule", action="store_true", help="print every action of the schedule too")
+    group = parser.add_argument_group("what is shown")
+    group.add_argument("--schedule", action="store_true", help="print every action of the schedule too")
+    group.add_argument(
+        "--explain", metavar="TENSOR",
+        help="what the plan does with a tensor: qkv, or blocks.3.qkv for one block's",
+    )  # fmt: skip
+    group.add_argument(
+        "--what-if", metavar="TENSOR=HOW",
+        help="the same plan with a tensor kept or recomputed: qkv=keep, blocks.3.u=recompute",
+    )  # fmt: skip
+    group.add_argument("--frontier", action="store_true", help="the cheapest plans from the smallest budget up")
+    group.add_argument("--save", metavar="FILE", help="write the plan; --policy 'saved(FILE)' replays it")
 
 
-def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
+def run(options: argparse.Namespace) -> Result:
     config, batch = chosen_config(options), chosen_batch(options)
     backend = choose_backend(options.backend)
     workers = choose_workers(options.workers, decoder_graph(config, batch).products_per_pass)
     graph = decoder_graph(config, batch, workers=choose_parts(workers) if backend.compiled else 0, dtype=options.dtype)
     require_plannable(graph)
-    simulation = simulate(training_schedule(graph, make_plan(graph, chosen_policy(options))))
-    layout = lay_out(simulation)
-    whole = lay_out(simulate(training_schedule(graph, make_plan(graph, "save_all"))))
+    policy = chosen_policy(options)
+    with measuring() as say:
+        cost = chosen_cost(options, "optimal()" if options.frontier else policy, config, batch, say)
+        if options.frontier:
+            return _frontier(graph, cost)
+        plan = make_plan(graph, policy, cost)
+    if options.save:
+        save_plan(Path(options.save), graph, plan)
+    simulation = _simulated(graph, plan)
+    if options.explain:
+        found = [explain(simulation, name) for name in tensors_called(graph, options.explain)]
+        return {"tensors": [explanation_json(each) for each in found]}, explanation_lines(simulation, found), 0
+    if options.what_if:
+        return _what_if(graph, simulation, options.what_if)
     parameter_bytes = FlatShapes(parameter_shapes(config)).size * ITEMSIZE[options.dtype]
-    result = plan_json(simulation, layout, parameter_bytes)
-    return result, plan_lines(simulation, layout, whole, parameter_bytes, options.schedule), 0
+    layout, whole = lay_out(simulation), lay_out(_simulated(graph, make_plan(graph, "save_all")))
+    lines = plan_lines(simulation, layout, whole, parameter_bytes, options.schedule)
+    if policy.startswith("optimal("):
+        lines[lines.index("") : lines.index("")] = _planner(graph, plan, cost)
+    return plan_json(simulation, layout, parameter_bytes) | {"plan": plan_value(plan)}, lines, 0
+
+
+def _simulated(graph: Graph, plan: Plan) -> Simulation:
+    return simulate(training_schedule(graph, plan))
+
+
+def _planner(graph: Graph, plan: Plan, cost: Cost) -> list[str]:
+    """What a budget's plan costs, and what the next MiB would buy."""
+    planner, budget = Planner(graph, cost), plan.budget_bytes or 0
+    here, more, free = planner.search(budget), planner.search(budget + MIB), planner.search(1 << 62)
+    assert here and more and free
+    return planner_lines(planner.smallest_bytes, here, more, free, graph.flops_per_pass, isinstance(cost, Measured))
+
+
+def _frontier(graph: Graph, cost: Cost) -> Result:
+    points, measured = frontier(Planner(graph, cost)), isinstance(cost, Measured)
+    return frontier_json(graph, points, measured), frontier_lines(graph, points, measured), 0
+
+
+def _what_if(graph: Graph, before: Simulation, words: str) -> Result:
+    after = _simulated(graph, changed(graph, before.schedule.plan, words))
+    layouts = [lay_out(simulation) for simulation in (before, after)]
+    result = {
+        name: {
+            "policy": simulation.schedule.plan.policy, "peak_bytes": layout.size_bytes,
+            "kept_bytes": simulation.kept_bytes, "extra_flops_share": simulation.extra_flops_share,
+        }
+        for name, simulation, layout in zip(("before", "after"), (before, after), layouts, strict=True)
+    }  # fmt: skip
+    return result, what_if_lines(words, result["before"], result["after"]), 0

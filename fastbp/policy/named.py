@@ -11,6 +11,7 @@
                         attention, which costs its product, and u
     save_only(...)      the named tensors alone ("qkv" in every block, "blocks.3.qkv" in one)
     optimal(SIZE)       the cheapest plan whose peak fits into a budget (fastbp/policy/optimal.py)
+    saved(FILE)         a plan that `fastbp plan --save FILE` wrote
     greedy(SIZE)        drop what frees the most bytes for its cost, one tensor after another, until the peak fits
     knapsack(SIZE)      keep what saves the most among tensors of SIZE in all, as compilers do: a proxy of the
                         peak, which may exceed it
@@ -32,6 +33,7 @@ from fastbp.graph.graph import Graph
 from fastbp.policy.budget_rules import greedy_plan, knapsack_plan
 from fastbp.policy.cost import COSTS, Cost
 from fastbp.policy.optimal import optimal_plan
+from fastbp.policy.saved import load_plan
 from fastbp.schedule.plan import Plan, head_rows
 from fastbp.schedule.schedule import training_schedule
 from fastbp.schedule.simulate import simulate
@@ -130,6 +132,7 @@ POLICIES: dict[str, Policy] = {
     "dots": Policy(_dots, "", "keep what products of weights gave"),
     "save_only": Policy(_save_only, "names", "keep the named tensors alone"),
     "optimal": Policy(None, "SIZE", "the cheapest plan whose peak fits into SIZE", optimal_plan),
+    "saved": Policy(None, "FILE", "replay a plan that `fastbp plan --save FILE` wrote"),
     "greedy": Policy(None, "SIZE", "drop what is cheapest a byte until the peak fits into SIZE", greedy_plan),
     "knapsack": Policy(None, "SIZE", "keep the dearest tensors of SIZE in all", knapsack_plan),
 }
@@ -157,6 +160,8 @@ def make_plan(graph: Graph, policy: str, cost: Cost = COSTS["roofline"]) -> Plan
     words = tuple(word.strip() for word in (match[2] or "").split(",") if word.strip())
     if words and not POLICIES[name].arguments:
         raise InputError(f"policy {name} takes no argument, but '{policy}' gives one: write {name}")
+    if name == "saved":
+        return load_plan((match[2] or "").strip(), graph)
     policy_found = POLICIES[name]
     if policy_found.under_budget:
         return policy_found.under_budget(graph, _size(name, words), cost)

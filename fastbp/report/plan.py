@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import Any
 
 from fastbp.base.units import format_bytes
 from fastbp.graph.graph import Graph
 from fastbp.memory.layout import Layout
 from fastbp.policy.named import short_name
+from fastbp.policy.optimal import Found
 from fastbp.report.columns import wrapped
-from fastbp.schedule.actions import written
+from fastbp.schedule.actions import Recompute, written
+from fastbp.schedule.plan import Plan
 from fastbp.schedule.simulate import Simulation
 
 LINES_AT_PEAK = 12
@@ -23,7 +25,7 @@ def plan_json(simulation: Simulation, layout: Layout, parameter_bytes: int) -> d
     peak = simulation.peak_tick
     return {
         "policy": simulation.schedule.plan.policy,
-        "budget_bytes": None,
+        "budget_bytes": simulation.schedule.plan.budget_bytes,
         "peak_bytes": layout.size_bytes,
         "peak_tick": peak,
         "live_at_peak": [
@@ -57,7 +59,8 @@ def plan_lines(
         f"arena       {format_bytes(layout.size_bytes)}, {layout.fragmentation_bytes} bytes of it fragmentation",
         f"besides     {format_bytes(parameter_bytes)} each: parameters, their gradients, two moments",
         f"kept        {format_bytes(simulation.kept_bytes)}: {_by_block(simulation.schedule.graph, plan.keep)}",
-        f"recomputed  {_by_block(simulation.schedule.graph, simulation.schedule.graph.read_by_backward - plan.keep)}",
+        *_slices(plan),
+        f"recomputed  {_by_block(simulation.schedule.graph, _again(simulation))}",
         "",
         f"at the peak, by category: {_categories(simulation.bytes_by_category(peak))}",
         *_at_peak(simulation),
@@ -69,6 +72,44 @@ def plan_lines(
             *(f"{tick:>6}  {written(each)}" for tick, each in enumerate(simulation.schedule.actions)),
         ]
     return [part for line in lines for part in wrapped(line, INDENT)]
+
+
+def _again(simulation: Simulation) -> frozenset[str]:
+    """What backward reads of what is made a second time."""
+    graph, keep = simulation.schedule.graph, simulation.schedule.plan.keep
+    runs = {action.node for action in simulation.schedule.actions if isinstance(action, Recompute)}
+    made = {name for node in runs for name in graph.by_name[node].outputs}
+    return frozenset(made & graph.read_by_backward - keep)
+
+
+def planner_lines(
+    smallest_bytes: int, here: Found, more: Found, free: Found, flops_per_pass: int, measured: bool
+) -> list[str]:
+    """What a budget's plan costs beside the cheapest of all, and what a MiB more would buy."""
+
+    def cost(found: Found, other: Found) -> str:
+        flops = f"{(found.recomputed_flops - other.recomputed_flops) / flops_per_pass:.2%} of FLOPs"
+        return f"{(found.cost - other.cost) / 1e6:.2f} ms, {flops}" if measured else flops
+
+    lines = [
+        f"budget      the smallest with a plan is {format_bytes(smallest_bytes)} ({smallest_bytes} bytes);"
+        f" {format_bytes(free.peak_bytes)} and more cost nothing",
+        f"costs       {cost(here, free)} an update more than without a bound",
+        f"next MiB    saves {cost(here, more)}",
+    ]
+    return [part for line in lines for part in wrapped(line, INDENT)]
+
+
+def _slices(plan: Plan) -> list[str]:
+    """How many blocks are walked in which slices, and the head's rows."""
+    if not plan.slices:
+        return []
+    counts = Counter(plan.slices)
+    words = [
+        f"{count} blocks {f'{each.sequences} sequences and {each.rows} rows' if each else 'all rows'} at a time"
+        for each, count in counts.items()
+    ]
+    return [f"slices      {', '.join(words)}; the head {plan.head_rows} rows"]
 
 
 def _by_block(graph: Graph, names: frozenset[str]) -> str:

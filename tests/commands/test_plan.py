@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from fastbp.run.decoder import Decoder
 RunCommand = Callable[..., Any]
 KEYS = {
     "policy", "budget_bytes", "peak_bytes", "peak_tick", "live_at_peak", "kept_bytes", "extra_flops_share",
-    "categories", "schedule",
+    "categories", "schedule", "plan",
 }  # fmt: skip
 POLICIES = (
     "save_all", "full", "every(2)", "sqrt", "selective(layernorm, gelu, core_attn, mlp)",
@@ -62,6 +63,67 @@ def test_the_largest_tensors_at_the_peak(fastbp: RunCommand) -> None:
     assert f"tick {result['peak_tick']}: {result['schedule'][result['peak_tick']]}" in ran.out
     shown = [line.split()[-1] for line in ran.out.splitlines() if line.startswith("     ") and "blocks." in line]
     assert shown == [buffer["tensor"] for buffer in result["live_at_peak"][: len(shown)]]
+
+
+def test_a_budget_is_kept_and_told(fastbp: RunCommand) -> None:
+    ran = fastbp("plan", "--memory-budget", "8MiB", "--cost", "roofline")
+    result = fastbp("plan", "--memory-budget", "8 MiB", "--cost", "roofline", "--json").json
+    assert result["peak_bytes"] <= result["budget_bytes"] == 8 << 20
+    assert result["policy"] == "optimal(8MiB)"
+    assert max(map(len, ran.out.splitlines())) <= 80
+    for part in ("slices ", "budget      the smallest with a plan is", "costs ", "next MiB    saves "):
+        assert part in ran.out
+    smallest = int(ran.out.split("bytes);")[0].split("(")[-1])
+    fastbp("plan", "--memory-budget", smallest, "--cost", "roofline")
+    refused = fastbp("plan", "--memory-budget", smallest - 1, "--cost", "roofline")
+    refused.refused(f"the smallest needs {smallest} bytes", code=3)
+
+
+def test_seconds_are_measured_where_nothing_else_is_asked_for(fastbp: RunCommand) -> None:
+    ran = fastbp("plan", "--memory-budget", "20KiB", "--preset", "seed")
+    assert " ms, " in next(line for line in ran.out.splitlines() if line.startswith("costs "))
+
+
+def test_a_saved_plan_is_replayed(fastbp: RunCommand, tmp_path: Path) -> None:
+    options = ("--memory-budget", "8MiB", "--cost", "flops")
+    saved = fastbp("plan", *options, "--save", tmp_path / "plan.json", "--json").json
+    assert fastbp("plan", "--policy", f"saved({tmp_path}/plan.json)", "--json").json == saved
+    fastbp("plan", "--save", tmp_path / "none" / "plan.json").refused("--save", "No such file")
+
+
+def test_a_tensor_is_explained(fastbp: RunCommand) -> None:
+    result = fastbp("plan", "--policy", "full", "--explain", "qkv", "--json").json["tensors"]
+    assert [each["tensor"] for each in result] == [f"blocks.{i}.qkv" for i in range(4)]
+    assert [each["kept"] for each in result] == [False, False, False, True]  # the last block is whole
+    text = fastbp("plan", "--policy", "full", "--explain", "blocks.2.qkv").out
+    assert max(map(len, text.splitlines())) <= 80
+    for part in ("made by     blocks.2.qkv", "backward    read by blocks.2.o", "brought back"):
+        assert part in text
+    fastbp("plan", "--explain", "qvk").refused("did you mean 'qkv'")
+
+
+def test_what_if(fastbp: RunCommand) -> None:
+    result = fastbp("plan", "--policy", "full", "--what-if", "u=keep", "--json").json
+    assert result["after"]["kept_bytes"] > result["before"]["kept_bytes"]
+    assert result["after"]["extra_flops_share"] < result["before"]["extra_flops_share"]
+    assert "points of extra FLOPs" in fastbp("plan", "--policy", "full", "--what-if", "u=keep").out
+    fastbp("plan", "--what-if", "u=maybe").refused("TENSOR=keep or TENSOR=recompute")
+
+
+def test_the_frontier(fastbp: RunCommand) -> None:
+    points = fastbp("plan", "--frontier", "--cost", "flops", "--json").json["frontier"]
+    assert [each["peak_bytes"] for each in points] == sorted({each["peak_bytes"] for each in points})
+    shares = [each["extra_flops_share"] for each in points]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[-1] == 0
+    text = fastbp("plan", "--frontier", "--cost", "flops").out
+    assert max(map(len, text.splitlines())) <= 80
+    assert len(text.splitlines()) == len(points) + 2
+
+
+def test_a_budget_and_a_policy_are_one_too_many(fastbp: RunCommand) -> None:
+    fastbp("plan", "--memory-budget", "8MiB", "--policy", "full").refused("--policy full", "give one of them")
+    fastbp("plan", "--memory-budget", "8 elephants").refused("--memory-budget", "unknown unit")
 
 
 def test_a_plan_beyond_any_machine_is_refused(fastbp: RunCommand) -> None:

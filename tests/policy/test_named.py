@@ -97,7 +97,7 @@ def test_the_policy_of_a_plan_is_written_in_one_way() -> None:
 def test_names_as_they_are_written() -> None:
     assert policy_names() == (
         "save_all", "full", "full_last", "every(k)", "sqrt", "selective(parts)", "dots", "save_only(names)",
-        "optimal(SIZE)", "greedy(SIZE)", "knapsack(SIZE)",
+        "optimal(SIZE)", "saved(FILE)", "greedy(SIZE)", "knapsack(SIZE)",
     )  # fmt: skip
 
 

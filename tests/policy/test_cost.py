@@ -1,0 +1,36 @@
+"""Costs are whole, and a slice of few rows pays for the weights that it moves."""
+
+from __future__ import annotations
+
+import pytest
+
+from fastbp.graph.config import DecoderConfig
+from fastbp.graph.decoder import decoder_graph
+from fastbp.policy.cost import AGAIN, BACKWARD, BALANCE, COSTS, FORWARD, Measured
+
+GRAPH = decoder_graph(DecoderConfig(1, 64, 2, 256, 64, 100), 4)
+
+
+def test_flops_are_those_that_run_again() -> None:
+    node = GRAPH.by_name["blocks.0.u"]
+    assert COSTS["flops"].of(GRAPH, node, AGAIN, 256) == node.flops[0]
+    assert COSTS["flops"].of(GRAPH, node, FORWARD, 256) == COSTS["flops"].of(GRAPH, node, BACKWARD, 256) == 0
+
+
+def test_the_roofline_is_flops_or_bytes() -> None:
+    roofline = COSTS["roofline"]
+    norm, linear = GRAPH.by_name["blocks.0.ln1"], GRAPH.by_name["blocks.0.u"]
+    # x and y, mean and rstd, weight and bias: 4 bytes each.
+    assert roofline.of(GRAPH, norm, FORWARD, 256) == BALANCE * 4 * (2 * 256 * 64 + 2 * 256 + 2 * 64)
+    assert roofline.of(GRAPH, linear, FORWARD, 256) >= linear.flops[0]
+    assert roofline.of(GRAPH, linear, BACKWARD, 16) > 1.5 * roofline.of(GRAPH, linear, BACKWARD, 256)
+    assert roofline.of(GRAPH, GRAPH.by_name["blocks.0.mid"], BACKWARD, 256) == 0
+
+
+def test_what_was_measured_is_looked_up_by_the_name_within_a_block() -> None:
+    measured = Measured({("u", FORWARD, 64): 7, ("u", BACKWARD, 64): 9})
+    node = GRAPH.by_name["blocks.0.u"]
+    assert [measured.of(GRAPH, node, when, 64) for when in (FORWARD, AGAIN, BACKWARD)] == [7, 7, 9]
+    assert measured.of(GRAPH, GRAPH.by_name["blocks.0.mid"], BACKWARD, 64) == 0
+    with pytest.raises(KeyError):
+        measured.of(GRAPH, node, FORWARD, 32)

@@ -1,0 +1,46 @@
+"""A plan that is saved is replayed as it was, on the shapes that it was made for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fastbp.base.errors import InputError
+from fastbp.graph.config import DecoderConfig
+from fastbp.graph.decoder import decoder_graph
+from fastbp.policy.named import make_plan
+from fastbp.policy.saved import save_plan
+
+
+@pytest.mark.parametrize("policy", ["save_all", "full", "optimal(4MiB)", "greedy(20MiB)"])
+def test_there_and_back(policy: str, tmp_path: Path) -> None:
+    graph = decoder_graph(DecoderConfig.preset("small"), 12)
+    plan = make_plan(graph, policy)
+    save_plan(tmp_path / "plan.json", graph, plan)
+    assert make_plan(graph, f"saved({tmp_path}/plan.json)") == plan
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "is no plan"),
+        ("{}", "is no plan"),
+        ("[1]", "is no plan"),
+        ('{"activations": 3, "slices": 4}', "is no plan"),
+    ],
+)
+def test_a_file_that_is_no_plan(text: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(InputError, match=why):
+        make_plan(decoder_graph(DecoderConfig.preset("seed"), 1), f"saved({tmp_path}/plan.json)")
+
+
+def test_another_decoder_is_refused_with_the_tensor(tmp_path: Path) -> None:
+    graph = decoder_graph(DecoderConfig.preset("seed"), 2)
+    save_plan(tmp_path / "plan.json", graph, make_plan(graph, "full"))
+    other = decoder_graph(DecoderConfig.preset("seed"), 3)
+    with pytest.raises(InputError, match=r"another decoder or batch: blocks.0.x is \[16, 16\] there"):
+        make_plan(other, f"saved({tmp_path}/plan.json)")
+    with pytest.raises(InputError, match="No such file"):
+        make_plan(graph, f"saved({tmp_path}/none.json)")

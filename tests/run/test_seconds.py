@@ -1,0 +1,42 @@
+"""Every call that a planner may choose is measured once, and kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fastbp.graph.config import DecoderConfig
+from fastbp.graph.decoder import decoder_graph
+from fastbp.policy.optimal import Planner
+from fastbp.run import seconds
+from fastbp.run.seconds import seconds_of_calls
+
+CONFIG = DecoderConfig(2, 32, 2, 64, 128, 50)
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FASTBP_CACHE_DIR", str(tmp_path))
+
+
+@pytest.mark.parametrize("backend", ["cython", "numpy"])
+def test_a_planner_finds_every_call(backend: str) -> None:
+    cost = seconds_of_calls(CONFIG, 2, backend=backend)
+    planner = Planner(decoder_graph(CONFIG, 2), cost)
+    assert planner.search(planner.smallest_bytes).cost > planner.search(1 << 40).cost > 0  # type: ignore[union-attr]
+    assert all(type(nanoseconds) is int and nanoseconds > 0 for nanoseconds in cost.nanoseconds.values())
+
+
+def test_it_is_measured_once_for_a_shape_whatever_its_depth(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = seconds_of_calls(CONFIG, 2)
+    monkeypatch.setattr(seconds, "_measure", lambda *_: pytest.fail("measured again"))
+    assert seconds_of_calls(DecoderConfig(5, 32, 2, 64, 128, 70), 2) == first
+    with pytest.raises(pytest.fail.Exception):
+        seconds_of_calls(CONFIG, 3)
+
+
+def test_a_cache_that_cannot_be_written_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FASTBP_CACHE_DIR", str(tmp_path / "file"))
+    assert seconds_of_calls(DecoderConfig(1, 16, 2, 32, 8, 5), 1).nanoseconds
