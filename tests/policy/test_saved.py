@@ -21,18 +21,10 @@ def test_there_and_back(policy: str, tmp_path: Path) -> None:
     assert make_plan(graph, f"saved({tmp_path}/plan.json)") == plan
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("", "is no plan"),
-        ("{}", "is no plan"),
-        ("[1]", "is no plan"),
-        ('{"activations": 3, "slices": 4}', "is no plan"),
-    ],
-)
-def test_a_file_that_is_no_plan(text: str, why: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"activations": 3, "slices": 4}'])
+def test_a_file_that_is_no_plan(text: str, tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(text)
-    with pytest.raises(InputError, match=why):
+    with pytest.raises(InputError, match="is no plan"):
         make_plan(decoder_graph(DecoderConfig.preset("seed"), 1), f"saved({tmp_path}/plan.json)")
 
 
