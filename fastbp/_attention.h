@@ -6,11 +6,15 @@
    the diagonal, each LANES keys see one vector less (a strip), so what the mask hides is skipped but for a triangle.
 
    An element of every product is one chain of multiply-adds: dK and dV in the order of the queries, the others in that of
-   the keys. Blocks and chunks depend on T alone. The twin of fastbp/simd/attention.py. */
+   the keys. Blocks and chunks depend on T alone. The twin of fastbp/simd/attention.py.
+
+   Where `drop` is given, weights lose a share of their elements. Callers give it or NULL as a literal and all on the way is
+   inlined, so that code without dropout knows nothing of it. */
 
 #ifndef FASTBP_ATTENTION_H
 #define FASTBP_ATTENTION_H
 
+#include "_dropout.h"
 #include "_gemm.h"
 #include "_vector_math.h"
 
@@ -313,7 +317,7 @@ static __attribute__((noinline)) void fetch(Coming *coming) {
 
 /* On the diagonal: scores of keys that a query does not see become −∞, then `peak` takes in the largest. `key` is the first
    row's place in its strip. */
-static void hide(int64_t vectors, int64_t rows, int64_t key, real *s, real *peak) {
+INLINE void hide(int64_t vectors, int64_t rows, int64_t key, real *s, real *peak) {
     for (int64_t i = 0; i < rows; i++) {
         real *row = s + i * BLOCK;
         store_whole(row, first(splat((real)-INFINITY), load_whole(row), key + i));
@@ -338,6 +342,21 @@ INLINE void weigh(const int vectors, int64_t rows, real power, real *s, const re
         }
     UNROLL for (int j = 0; j < vectors; j++)
         store_whole(total + j * LANES, sum[j]);
+}
+
+/* Weights of keys lo … hi times their factors. A vector's lanes are the rows from `row` on. */
+static __attribute__((unused)) void drop_weights(
+    const Dropout *drop, int64_t row, int64_t vectors, int64_t lo, int64_t hi, real *p)
+{
+    for (int64_t quad = lo / 4; quad * 4 < hi; quad++)
+        for (int64_t j = 0; j < vectors * LANES; j += LANES) {
+            vec m[4];
+            column_factors(drop, (uint64_t)(row + j), (uint64_t)quad, m);
+            for (int64_t key = quad * 4 > lo ? quad * 4 : lo; key < least(quad * 4 + 4, hi); key++) {
+                real *at = p + (key - lo) * BLOCK + j;
+                store_whole(at, load_whole(at) * m[key % 4]);
+            }
+        }
 }
 
 /* A worker's scratch in a forward call; k and v may lie in place, `row` elements from row to row. */
@@ -375,7 +394,7 @@ INLINE void place_keys(Head head, Forward *w, int64_t keys, const real *k, int64
 }
 
 /* What was summed under the peak `last` is brought under the new one. */
-static void rescale(Head head, Forward w, int64_t vectors) {
+INLINE void rescale(Head head, Forward w, int64_t vectors) {
     for (int64_t j = 0; j < vectors * LANES; j += LANES) {
         const vec factor = weight_of((load_whole(w.last + j) - load_whole(w.peak + j)) * splat(head.power));
         store_whole(w.total + j, load_whole(w.total + j) * factor);
@@ -384,8 +403,10 @@ static void rescale(Head head, Forward w, int64_t vectors) {
     }
 }
 
-/* Scores, weights and Oᵀ of a block against the keys begin … end. */
-static void attend_chunk(Head head, Forward *state, int64_t q0, int64_t vectors, int64_t begin, int64_t end) {
+/* Scores, weights and Oᵀ of a block against the keys begin … end. `row` is the head's first for dropout, here and below. */
+INLINE void attend_chunk(
+    Head head, Forward *state, int64_t q0, int64_t vectors, int64_t begin, int64_t end, const Dropout *drop, int64_t row)
+{
     const Forward w = *state;
     for (int64_t i = 0; i <= vectors; i++) {
         const Strip strip = strip_of(head.T, q0, i, begin, end);
@@ -409,14 +430,17 @@ static void attend_chunk(Head head, Forward *state, int64_t q0, int64_t vectors,
         if (rows <= 0)
             continue;
         BY_VECTORS(count, weigh, rows, head.power, s, w.peak + at, w.total + at);
+        if (drop)
+            drop_weights(drop, row + q0 + at, count, strip.lo, strip.hi, s);
         strip_product(count, head.D, rows, v, 1, w.row, s, BLOCK, w.out + at, BLOCK, strip.lo > 0);
         fetch(&state->coming);
     }
 }
 
 /* O and log Σ exp of one block of queries; K and V are in scratch up to its last query. */
-static void attend_block(
-    Head head, Forward *state, int64_t block, const real *q, int64_t q_row, real *o, int64_t o_row, real *lse)
+INLINE void attend_block(
+    Head head, Forward *state, int64_t block, const real *q, int64_t q_row, real *o, int64_t o_row, real *lse,
+    const Dropout *drop, int64_t row)
 {
     const Forward w = *state;
     const int64_t start = block_start(head.T, block), vectors = block_start(head.T, block + 1) - start;
@@ -429,7 +453,7 @@ static void attend_block(
     for (int64_t begin = 0; begin < stop; begin += head.chunk) {
         for (int64_t j = 0; j < vectors * LANES; j += LANES)
             store_whole(w.last + j, load_whole(w.peak + j));
-        attend_chunk(head, state, q0, vectors, begin, least(begin + head.chunk, stop));
+        attend_chunk(head, state, q0, vectors, begin, least(begin + head.chunk, stop), drop, row);
     }
     for (int64_t j = 0; j < vectors * LANES; j += LANES) {
         const vec total = load_whole(w.total + j), inverse = splat(1) / total;
@@ -449,9 +473,9 @@ INLINE void forward_share(int64_t heads, int64_t blocks, int64_t worker, int64_t
         ++*block;
 }
 
-static __attribute__((unused)) void attend(
+INLINE void attend(
     int64_t worker, int64_t workers, int64_t B, int64_t T, int64_t C, int64_t H, int64_t chunk, const real *qkv, real *o,
-    real *lse, real *scratch)
+    real *lse, real *scratch, const Dropout *drop, int64_t row)
 {
     const Head head = head_of(T, C / H, chunk);
     Forward w = forward_scratch(head, scratch);
@@ -470,7 +494,8 @@ static __attribute__((unused)) void attend(
             also_coming(&w.coming, o + o_start(task + 1, T, C, H), C, 1);
         }
         for (; block < end; block++)
-            attend_block(head, &w, block, q, 3 * C, o + o_start(task, T, C, H), C, lse + task * T);
+            attend_block(
+                head, &w, block, q, 3 * C, o + o_start(task, T, C, H), C, lse + task * T, drop, row + task * T);
     }
 }
 
@@ -526,7 +551,7 @@ INLINE void place_head(Head head, Backward *w, const real *k, real *dk, int64_t 
 }
 
 /* What a block needs of its queries: Q and dO as rows and transposed, log₂ Σ exp and δ = Σ dO∘O. */
-static void place_queries(
+INLINE void place_queries(
     Head head, Backward *w, int64_t queries, const real *q, const real *dout, const real *o, int64_t C, const real *lse)
 {
     w->query_rows = head.copied ? w->query_copy : q;
@@ -567,8 +592,28 @@ INLINE void slope(
         }
 }
 
+/* The same with dropout, for keys lo … hi: S becomes P ∘ M and dP becomes scale · P ∘ (M ∘ dP − δ). Lanes are the rows from
+   `row` on. */
+static __attribute__((unused)) void slope_dropped(
+    const Dropout *drop, int64_t row, int64_t vectors, int64_t lo, int64_t hi, Head head, real *s, real *ds,
+    const real *lse, const real *delta)
+{
+    for (int64_t quad = lo / 4; quad * 4 < hi; quad++)
+        for (int64_t j = 0; j < vectors * LANES; j += LANES) {
+            const vec sum = load_whole(lse + j), along = load_whole(delta + j);
+            vec m[4];
+            column_factors(drop, (uint64_t)(row + j), (uint64_t)quad, m);
+            for (int64_t key = quad * 4 > lo ? quad * 4 : lo; key < least(quad * 4 + 4, hi); key++) {
+                const int64_t at = (key - lo) * BLOCK + j;
+                const vec p = weight_of(load_whole(s + at) * splat(head.power) - sum);
+                store_whole(s + at, p * m[key % 4]);
+                store_whole(ds + at, p * splat(head.scale) * (load_whole(ds + at) * m[key % 4] - along));
+            }
+        }
+}
+
 /* On the diagonal: P and dS become 0 where a query does not see the key. */
-static void clear_hidden(int64_t rows, int64_t key, real *p, real *ds) {
+INLINE void clear_hidden(int64_t rows, int64_t key, real *p, real *ds) {
     for (int64_t i = 0; i < rows; i++, p += BLOCK, ds += BLOCK) {
         store_whole(p, first((vec){0}, load_whole(p), key + i));
         store_whole(ds, first((vec){0}, load_whole(ds), key + i));
@@ -576,8 +621,8 @@ static void clear_hidden(int64_t rows, int64_t key, real *p, real *ds) {
 }
 
 /* A block against the keys of one strip: adds to dK, dV and dQᵀ. `queries` are the block's that exist. */
-static void attend_backward_strip(
-    Head head, Backward *state, Strip strip, int64_t q0, int64_t vectors, int64_t queries)
+INLINE void attend_backward_strip(
+    Head head, Backward *state, Strip strip, int64_t q0, int64_t vectors, int64_t queries, const Dropout *drop, int64_t row)
 {
     const Backward w = *state;
     const int64_t rows = strip.hi - strip.lo, at = strip.f * LANES, keys = strip.lo * w.row, count = vectors - strip.f;
@@ -587,7 +632,10 @@ static void attend_backward_strip(
     fetch(&state->coming);
     strip_product(count, rows, head.D, w.v + keys, w.row, 1, w.dout + at, BLOCK, ds, BLOCK, 0);
     fetch(&state->coming);
-    BY_VECTORS(count, slope, rows, head, p, ds, w.lse + at, w.delta + at);
+    if (drop)
+        slope_dropped(drop, row + q0 + at, count, strip.lo, strip.hi, head, p, ds, w.lse + at, w.delta + at);
+    else
+        BY_VECTORS(count, slope, rows, head, p, ds, w.lse + at, w.delta + at);
     if (strip.lo >= q0)
         clear_hidden(rows, strip.lo - q0 - at, p, ds);
     wide_product(
@@ -599,8 +647,9 @@ static void attend_backward_strip(
     fetch(&state->coming);
 }
 
-static void attend_backward_head(
-    Head head, Backward w, const real *q, const real *dout, const real *o, const real *lse, real *dq, int64_t C)
+INLINE void attend_backward_head(
+    Head head, Backward w, const real *q, const real *dout, const real *o, const real *lse, real *dq, int64_t C,
+    const Dropout *drop, int64_t row)
 {
     const int64_t T = head.T, D = head.D, wide = 3 * C;
     place_head(head, &w, q + C, dq + C, C);
@@ -612,7 +661,7 @@ static void attend_backward_head(
             for (int64_t s = 0; s <= vectors; s++) {
                 const Strip strip = strip_of(T, q0, s, begin, least(begin + head.chunk, stop));
                 if (strip.lo < strip.hi)
-                    attend_backward_strip(head, &w, strip, q0, vectors, stop - q0);
+                    attend_backward_strip(head, &w, strip, q0, vectors, stop - q0, drop, row);
             }
         transpose_out(stop - q0, D, w.dq, BLOCK, dq + q0 * wide, wide, w.square);
     }
@@ -625,9 +674,9 @@ static void attend_backward_head(
         }
 }
 
-static __attribute__((unused)) void attend_backward(
+INLINE void attend_backward(
     int64_t worker, int64_t workers, int64_t B, int64_t T, int64_t C, int64_t H, int64_t chunk, const real *dout,
-    const real *qkv, const real *o, const real *lse, real *dqkv, real *scratch)
+    const real *qkv, const real *o, const real *lse, real *dqkv, real *scratch, const Dropout *drop, int64_t row)
 {
     const Head head = head_of(T, C / H, chunk);
     Backward w = backward_scratch(head, scratch);
@@ -642,7 +691,8 @@ static __attribute__((unused)) void attend_backward(
             also_coming(&w.coming, dout + next_out, C, 1);
             also_coming(&w.coming, o + next_out, C, 1);
         }
-        attend_backward_head(head, w, qkv + in, dout + out, o + out, lse + task * T, dqkv + in, C);
+        attend_backward_head(
+            head, w, qkv + in, dout + out, o + out, lse + task * T, dqkv + in, C, drop, row + task * T);
     }
 }
 

@@ -84,13 +84,19 @@ cdef extern from "_cross_entropy.h" nogil:
         int64_t worker, int64_t workers, int64_t V, int64_t N, real *z, const int32_t *targets, real *losses,
         const real *dlosses)
 
+cdef extern from "_dropout.h" nogil:
+    ctypedef struct Dropout:
+        pass
+    Dropout dropout_of(const int32_t *state, double rate, double place)
+    void drop_row(const Dropout *drop, int64_t row, int64_t size, const real *x, real *y)
+
 cdef extern from "_attention.h" nogil:
     void attend(
         int64_t worker, int64_t workers, int64_t B, int64_t T, int64_t C, int64_t H, int64_t chunk, const real *qkv,
-        real *o, real *lse, real *scratch)
+        real *o, real *lse, real *scratch, const Dropout *drop, int64_t row)
     void attend_backward(
         int64_t worker, int64_t workers, int64_t B, int64_t T, int64_t C, int64_t H, int64_t chunk, const real *dout,
-        const real *qkv, const real *o, const real *lse, real *dqkv, real *scratch)
+        const real *qkv, const real *o, const real *lse, real *dqkv, real *scratch, const Dropout *drop, int64_t row)
 
 cdef extern from *:
     """
@@ -456,20 +462,23 @@ cdef void softmax_backward(const int64_t *args, int64_t worker, int64_t workers)
 # ---- attention -------------------------------------------------------------------------------------------------------
 
 
-cdef void attention_forward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
-    cdef int64_t B = args[1], T = args[2], C = args[3], H = args[4], R = args[5], P = args[6]
+cdef inline void attention_forward_into(
+    int64_t worker, int64_t workers, const int64_t *dims, const real *qkv, real *o, real *p, real *panel,
+    const Dropout *drop, int64_t row, real *kept) noexcept nogil:
+    """`dims` are B T C H R P. With dropout `kept` takes a band's weights times their factors; `row` is the first of M."""
+    cdef int64_t B = dims[0], T = dims[1], C = dims[2], H = dims[3], R = dims[4]
     cdef int64_t D = C // H, wide = 3 * C, task, b, h, r, end, i
-    cdef real *panel = reals(args[10]) + worker * P
     cdef real scale = <real>(1 / sqrt(<double>D))
-    cdef real *q
+    cdef const real *q
+    cdef const real *band
     cdef real *weights
     cdef real *out
     for task in range(share(B * H, worker, workers, 1), share(B * H, worker + 1, workers, 1)):
         b = task // H
         h = task % H
-        q = reals(args[7]) + b * T * wide + h * D
-        out = reals(args[8]) + b * T * C + h * D
-        weights = reals(args[9]) + task * T * T
+        q = qkv + b * T * wide + h * D
+        out = o + b * T * C + h * D
+        weights = p + task * T * T
         r = 0
         while r < T:
             end = least(r + R, T)
@@ -477,45 +486,71 @@ cdef void attention_forward(const int64_t *args, int64_t worker, int64_t workers
                 end - r, end, D, q + r * wide, wide, 1, q + C, 1, wide, weights + r * T, T, NULL, 0, panel)
             for i in range(r, end):
                 softmax_row(weights + i * T, weights + i * T, i + 1, T, scale)
+            band = weights + r * T
+            if drop != NULL:
+                for i in range(r, end):
+                    drop_row(drop, row + task * T + i, end, weights + i * T, kept + (i - r) * T)
+                band = kept
             gemm(
-                end - r, D, end, weights + r * T, T, 1, q + 2 * C, wide, 1, out + r * C, C, NULL, 0, panel)
+                end - r, D, end, band, T, 1, q + 2 * C, wide, 1, out + r * C, C, NULL, 0, panel)
             r += R
 
 
-cdef void attention_backward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
-    cdef int64_t B = args[1], T = args[2], C = args[3], H = args[4], R = args[5], P = args[6]
+cdef void attention_forward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    cdef real *panel = reals(args[10]) + worker * args[6]
+    attention_forward_into(
+        worker, workers, args + 1, reals(args[7]), reals(args[8]), reals(args[9]), panel, NULL, 0, NULL)
+
+
+cdef inline void attention_backward_into(
+    int64_t worker, int64_t workers, const int64_t *dims, const real *dy, const real *qkv, const real *p, real *dqkv,
+    real *ds, real *panel, const Dropout *drop, int64_t row) noexcept nogil:
+    """With dropout dV comes first, for `ds` holds a band's weights times their factors until then."""
+    cdef int64_t B = dims[0], T = dims[1], C = dims[2], H = dims[3], R = dims[4]
     cdef int64_t D = C // H, wide = 3 * C, task, at, r, end, rows, i
-    cdef real *ds = reals(args[11]) + worker * R * T
-    cdef real *panel = reals(args[12]) + worker * P
     cdef real scale = <real>(1 / sqrt(<double>D))
-    cdef real *q
+    cdef const real *q
+    cdef const real *dout
+    cdef const real *band
     cdef real *dq
     cdef real *dk
     cdef real *dv
-    cdef real *dout
-    cdef real *band
     for task in range(share(B * H, worker, workers, 1), share(B * H, worker + 1, workers, 1)):
         at = task // H * T * wide + task % H * D
-        q = reals(args[8]) + at
-        dq = reals(args[10]) + at
+        q = qkv + at
+        dq = dqkv + at
         dk = dq + C
         dv = dq + 2 * C
         r = 0
         while r < T:
             end = least(r + R, T)
             rows = end - r
-            dout = reals(args[7]) + (task // H * T + r) * C + task % H * D
-            band = reals(args[9]) + (task * T + r) * T
+            dout = dy + (task // H * T + r) * C + task % H * D
+            band = p + (task * T + r) * T
             for i in range(r, end):
                 clear(dk + i * wide, D)
                 clear(dv + i * wide, D)
+            if drop != NULL:
+                for i in range(rows):
+                    drop_row(drop, row + task * T + r + i, end, band + i * T, ds + i * T)
+                gemm(end, D, rows, ds, 1, T, dout, C, 1, dv, wide, dv, wide, panel)
             gemm(rows, end, D, dout, C, 1, q + 2 * C, 1, wide, ds, T, NULL, 0, panel)
             for i in range(rows):
+                if drop != NULL:
+                    drop_row(drop, row + task * T + r + i, end, ds + i * T, ds + i * T)
                 softmax_backward_row(ds + i * T, band + i * T, ds + i * T, end, scale)
             gemm(rows, D, end, ds, T, 1, q + C, wide, 1, dq + r * wide, wide, NULL, 0, panel)
             gemm(end, D, rows, ds, 1, T, q + r * wide, wide, 1, dk, wide, dk, wide, panel)
-            gemm(end, D, rows, band, 1, T, dout, C, 1, dv, wide, dv, wide, panel)
+            if drop == NULL:
+                gemm(end, D, rows, band, 1, T, dout, C, 1, dv, wide, dv, wide, panel)
             r += R
+
+
+cdef void attention_backward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    cdef real *ds = reals(args[11]) + worker * args[5] * args[2]
+    cdef real *panel = reals(args[12]) + worker * args[6]
+    attention_backward_into(
+        worker, workers, args + 1, reals(args[7]), reals(args[8]), reals(args[9]), reals(args[10]), ds, panel, NULL, 0)
 
 
 # ---- tiled_attention -------------------------------------------------------------------------------------------------
@@ -524,7 +559,7 @@ cdef void attention_backward(const int64_t *args, int64_t worker, int64_t worker
 cdef void tiled_attention_forward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
     cdef int64_t B = args[1], T = args[2], C = args[3], H = args[4], K = args[5], P = args[6]
     cdef real *scratch = reals(args[11]) + worker * P
-    attend(worker, workers, B, T, C, H, K, reals(args[8]), reals(args[9]), reals(args[10]), scratch)
+    attend(worker, workers, B, T, C, H, K, reals(args[8]), reals(args[9]), reals(args[10]), scratch, NULL, 0)
 
 
 cdef void tiled_attention_backward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
@@ -532,7 +567,56 @@ cdef void tiled_attention_backward(const int64_t *args, int64_t worker, int64_t 
     cdef real *scratch = reals(args[13]) + worker * R
     attend_backward(
         worker, workers, B, T, C, H, K, reals(args[8]), reals(args[9]), reals(args[10]), reals(args[11]),
-        reals(args[12]), scratch)
+        reals(args[12]), scratch, NULL, 0)
+
+
+# ---- dropout ---------------------------------------------------------------------------------------------------------
+
+
+cdef void dropout_forward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    """dx of dy, too."""
+    cdef int64_t N = args[1], C = args[2], S = args[3], n
+    cdef Dropout drop = dropout_of(ints(args[7]), number(args + 4), number(args + 5))
+    cdef real *x = reals(args[6])
+    cdef real *y = reals(args[8])
+    for n in range(share(N, worker, workers, 1), share(N, worker + 1, workers, 1)):
+        drop_row(&drop, S + n, C, x + n * C, y + n * C)
+
+
+cdef void attention_dropout_forward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    cdef int64_t T = args[2], H = args[4], R = args[5], P = args[6], S = args[7]
+    cdef Dropout drop = dropout_of(ints(args[11]), number(args + 8), number(args + 9))
+    cdef real *kept = reals(args[14]) + worker * R * T
+    cdef real *panel = reals(args[15]) + worker * P
+    attention_forward_into(
+        worker, workers, args + 1, reals(args[10]), reals(args[12]), reals(args[13]), panel, &drop, S * H * T, kept)
+
+
+cdef void attention_dropout_backward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    cdef int64_t T = args[2], H = args[4], R = args[5], P = args[6], S = args[7]
+    cdef Dropout drop = dropout_of(ints(args[12]), number(args + 8), number(args + 9))
+    cdef real *ds = reals(args[15]) + worker * R * T
+    cdef real *panel = reals(args[16]) + worker * P
+    attention_backward_into(
+        worker, workers, args + 1, reals(args[10]), reals(args[11]), reals(args[13]), reals(args[14]), ds, panel, &drop,
+        S * H * T)
+
+
+cdef void tiled_attention_dropout_forward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    cdef int64_t B = args[1], T = args[2], C = args[3], H = args[4], K = args[5], P = args[6], S = args[8]
+    cdef Dropout drop = dropout_of(ints(args[12]), number(args + 9), number(args + 10))
+    cdef real *scratch = reals(args[15]) + worker * P
+    attend(
+        worker, workers, B, T, C, H, K, reals(args[11]), reals(args[13]), reals(args[14]), scratch, &drop, S * H * T)
+
+
+cdef void tiled_attention_dropout_backward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    cdef int64_t B = args[1], T = args[2], C = args[3], H = args[4], K = args[5], R = args[7], S = args[8]
+    cdef Dropout drop = dropout_of(ints(args[13]), number(args + 9), number(args + 10))
+    cdef real *scratch = reals(args[17]) + worker * R
+    attend_backward(
+        worker, workers, B, T, C, H, K, reals(args[11]), reals(args[12]), reals(args[14]), reals(args[15]),
+        reals(args[16]), scratch, &drop, S * H * T)
 
 
 # ---- gelu ------------------------------------------------------------------------------------------------------------
@@ -776,6 +860,12 @@ _ADDRESSES = {
     "attention_backward": <intptr_t>&attention_backward,
     "tiled_attention_forward": <intptr_t>&tiled_attention_forward,
     "tiled_attention_backward": <intptr_t>&tiled_attention_backward,
+    "attention_dropout_forward": <intptr_t>&attention_dropout_forward,
+    "attention_dropout_backward": <intptr_t>&attention_dropout_backward,
+    "tiled_attention_dropout_forward": <intptr_t>&tiled_attention_dropout_forward,
+    "tiled_attention_dropout_backward": <intptr_t>&tiled_attention_dropout_backward,
+    "dropout_forward": <intptr_t>&dropout_forward,
+    "dropout_backward": <intptr_t>&dropout_forward,
     "gelu_forward": <intptr_t>&gelu_forward,
     "gelu_backward": <intptr_t>&gelu_backward,
     "residual_forward": <intptr_t>&residual_forward,

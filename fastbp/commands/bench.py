@@ -57,6 +57,8 @@ def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
         require_server()
         if options.dtype != "float32":
             raise InputError(f"--peers with --dtype {options.dtype}: the peers train in float32 alone")
+        if config.dropout:
+            raise InputError(f"--peers with --dropout {config.dropout}: the peers train without dropout")
     with measuring() as say:
         policy = chosen_policy(options)
         trainer = synthetic_trainer(

@@ -54,6 +54,17 @@ def one_of(choices: Sequence[str]) -> Callable[[str], str]:
     return parse
 
 
+def share(text: str) -> float:
+    """An option's type: a share from 0 up to but not including 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number") from None
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is out of bounds: give a share from 0 up to but not including 1")
+    return value
+
+
 def add_model_options(parser: argparse.ArgumentParser, preset: str = "small") -> None:
     """The options of every command that builds a decoder."""
     group = parser.add_argument_group("the decoder")
@@ -66,6 +77,9 @@ def add_model_options(parser: argparse.ArgumentParser, preset: str = "small") ->
         default = "the text's, where there is one" if name == "vocab" else "the preset's"
         group.add_argument(f"--{name}", type=whole(), metavar="N", help=f"{what} (default: {default})")
     group.add_argument("--positions", metavar="NAME", help=f"{' or '.join(POSITIONS)} (default: the preset's)")
+    group.add_argument(
+        "--dropout", type=share, metavar="P", help="share that training leaves out of attention and sublayers (default 0)"
+    )
     batches = ", ".join(f"{batch} for {name}" for name, batch in BATCH.items())
     group.add_argument("--batch", type=whole(), metavar="N", help=f"sequences in a batch (default: {batches})")
 
@@ -155,6 +169,7 @@ def chosen_config(options: argparse.Namespace, vocab: int | None = None) -> Deco
         feed_forward=options.ffn if options.ffn is not None else _default_ffn(options),
         context=options.context,
         positions=options.positions,
+        dropout=options.dropout,
     )
 
 

@@ -14,7 +14,7 @@ from fastbp.train.snapshot import MANIFEST, Snapshot, load_snapshot, require_sam
 
 SHAPE = {
     "blocks": "blocks", "width": "width", "heads": "heads", "feed_forward": "ffn", "context": "context",
-    "vocab": "vocab", "positions": "positions",
+    "vocab": "vocab", "positions": "positions", "dropout": "dropout",
 }  # fmt: skip
 """Field of a configuration: its option."""
 

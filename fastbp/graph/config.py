@@ -11,6 +11,8 @@ from fastbp.base.errors import InputError, nearest
 POSITIONS = ("learned", "sinusoidal")
 GELUS = ("tanh", "erf")
 ATTENTIONS = ("materialised", "tiled")
+ADDED_LATER = {"dropout": 0.0}
+"""Fields that snapshots of earlier versions lack, and what they mean by it."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class DecoderConfig:
     """tiled: one number a head and token is saved. materialised: the weights P are, T numbers a head and token."""
     scaled_init: bool = True
     """Divide the initial spread of what writes to the residual stream by √(2·blocks), as GPT-2 does."""
+    dropout: float = 0.0
+    """The share of attention weights, and of what each sublayer adds to the stream, that training leaves out."""
 
     def __post_init__(self) -> None:
         for name in ("blocks", "width", "heads", "feed_forward", "context", "vocab"):
@@ -56,6 +60,8 @@ class DecoderConfig:
             raise InputError(f"width {self.width} is odd: sinusoidal positions need an even width")
         if not self.eps > 0:
             raise InputError(f"eps is {self.eps}: LayerNorm needs a positive one, such as 1e-5")
+        if not 0 <= self.dropout < 1:
+            raise InputError(f"dropout is {self.dropout}: give a share from 0 up to but not including 1, such as 0.1")
 
     @property
     def head_width(self) -> int:
@@ -84,8 +90,9 @@ class DecoderConfig:
 
     @staticmethod
     def from_json(values: dict[str, Any]) -> DecoderConfig:
-        """The inverse of `to_json`; every field must be there and no other."""
+        """The inverse of `to_json`; every field must be there, but for those that older snapshots lack, and no other."""
         names = {field.name for field in fields(DecoderConfig)}
+        values = {**ADDED_LATER, **values}
         wrong = sorted(names ^ set(values))
         if wrong:
             raise InputError(

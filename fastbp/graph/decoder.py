@@ -3,6 +3,8 @@
 x0 = wte[token] + positions
 x ← x + wo·attention(qkv(LN1 x));   x ← x + w2·gelu(w1·LN2 x)      in every block
 losses = cross-entropy of LN_f(x)·wteᵀ
+
+With dropout the attention's weights, and what each sublayer adds to x, lose a share of their elements.
 """
 
 from __future__ import annotations
@@ -14,9 +16,12 @@ import numpy as np
 from fastbp.graph.config import DecoderConfig
 from fastbp.graph.graph import Graph, Node
 from fastbp.graph.tensor import Tensor
+from fastbp.ops.op import FIRST
 from fastbp.ops.registry import OPS
 
 ITEMSIZE = {"float32": 4, "float64": 8}
+SITES = ("attention", "proj", "mlp")
+"""Where a block drops: attention's weights, and what either sublayer adds to the stream."""
 
 
 def parameter_shapes(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
@@ -84,6 +89,8 @@ def decoder_graph(config: DecoderConfig, batch: int, *, workers: int = 1, dtype:
     for name in ("tokens", "targets"):
         build.tensors[name] = Tensor(name, (N,), "host", "int32")
     build.tensors["losses"] = Tensor("losses", (N,), "host")
+    if config.dropout:
+        build.tensors["dropout_state"] = Tensor("dropout_state", OPS["dropout"].shape("state", {}), "host", "int32")
     for name, shape in parameter_shapes(config).items():
         build.tensors[name] = Tensor(name, shape, "parameter")
     positions = "wpe"
@@ -122,17 +129,31 @@ def _block(build: _Builder, config: DecoderConfig, i: int) -> None:
         ports = {"x": block + source, "weight": f"{block}{part}.w{letter}", "y": target}
         build.add("linear", block, ports | ({"bias": f"{block}{part}.b{letter}"} if bias else {}), i, sizes=sizes)
 
+    def dropping(op_name: str, ports: dict[str, str], site: str) -> None:
+        place = {"rate": config.dropout, "place": len(SITES) * i + SITES.index(site)}
+        build.add(op_name, block, ports | {"state": "dropout_state"}, i, sizes={FIRST: 0}, attributes=place)
+
+    def dropped(source: str, site: str) -> str:
+        """What of `source` is added to the stream."""
+        if not config.dropout:
+            return block + source
+        dropping("dropout", {"x": block + source, "y": f"{source}_dropped"}, site)
+        return f"{block}{source}_dropped"
+
     norm("ln1", x)
     weights = {f"w{part}": f"{block}attn.w{part}" for part in "qkv"}
     biases = {f"b{part}": f"{block}attn.b{part}" for part in "qkv"} if config.attention_bias else {}
     build.add("qkv", block, {"x": block + "ln1", **weights, **biases, "y": "qkv"}, i)
-    attention = {"tiled_attention": {"lse": "lse"}} if config.attention == "tiled" else {"attention": {"p": "p"}}
-    for op_name, saved in attention.items():
-        build.add(op_name, block, {"qkv": block + "qkv", "o": "o", **saved}, i)
+    op_name, saved = ("tiled_attention", "lse") if config.attention == "tiled" else ("attention", "p")
+    attention = {"qkv": block + "qkv", "o": "o", saved: saved}
+    if config.dropout:
+        dropping(f"{op_name}_dropout", attention, "attention")
+    else:
+        build.add(op_name, block, attention, i)
     linear("o", "proj", "attn", "o", config.attention_bias, {"I": C, "O": C})
-    build.add("residual", block, {"x": x, "f": block + "proj", "y": "mid"}, i)
+    build.add("residual", block, {"x": x, "f": dropped("proj", "proj"), "y": "mid"}, i)
     norm("ln2", middle)
     linear("ln2", "u", "mlp", "1", config.feed_forward_bias, {"I": C, "O": F})
     build.add("gelu", block, {"x": block + "u", "y": "g"}, i, attributes={"tanh": float(config.gelu == "tanh")})
     linear("g", "z", "mlp", "2", config.feed_forward_bias, {"I": F, "O": C})
-    build.add("residual", "", {"x": middle, "f": block + "z", "y": _stream(config, i + 1)}, i)
+    build.add("residual", "", {"x": middle, "f": dropped("z", "mlp"), "y": _stream(config, i + 1)}, i)

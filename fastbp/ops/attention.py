@@ -36,13 +36,14 @@ def heads_of(d, qkv):
     return qkv.reshape(d.B, d.T, 3, d.H, -1).transpose(2, 0, 3, 1, 4)
 
 
-def _scaled(d):
+def scaled(d):
+    """What softmax needs to know of a head."""
     return softmax.Row(d.T, (d.C // d.H) ** -0.5)
 
 
 def forward(d, qkv, o, p):
     q, k, v = heads_of(d, qkv)
-    softmax.forward(_scaled(d), q @ k.swapaxes(-1, -2), p)
+    softmax.forward(scaled(d), q @ k.swapaxes(-1, -2), p)
     o.reshape(d.B, d.T, d.H, -1)[:] = (p @ v).transpose(0, 2, 1, 3)
 
 
@@ -51,7 +52,7 @@ def backward(d, do, qkv, p, dqkv):
     dq, dk, dv = heads_of(d, dqkv)
     do_heads = do.reshape(d.B, d.T, d.H, -1).transpose(0, 2, 1, 3)
     scores = np.empty_like(p)
-    softmax.backward(_scaled(d), do_heads @ v.swapaxes(-1, -2), p, scores)
+    softmax.backward(scaled(d), do_heads @ v.swapaxes(-1, -2), p, scores)
     dv[:] = p.swapaxes(-1, -2) @ do_heads
     dq[:] = scores @ k
     dk[:] = scores.swapaxes(-1, -2) @ q

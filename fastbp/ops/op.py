@@ -22,6 +22,9 @@ from fastbp.base.late import Late
 Shapes = Mapping[str, str]
 NumpyKernel = Callable[..., None]
 
+FIRST = "S"
+"""The dimension, of an op that asks for it, that tells where a slice begins along `independent_along`."""
+
 
 def _no_products(d: Dims) -> tuple[int, int]:
     return 0, 0
@@ -97,6 +100,11 @@ class Op:
         """`dims` with the derived dimensions added."""
         base = Dims(dims)
         return Dims({**base, **self.derive(base)})
+
+    def cut(self, dims: Dims, start: int, stop: int) -> Dims:
+        """`dims` for the slice [start, stop) along the independent dimension."""
+        begin = {FIRST: dims[FIRST] + start} if FIRST in self.dims else {}
+        return self.extended(dims.but(**{self.independent_along: stop - start}, **begin))
 
     def shape(self, port: str, dims: Mapping[str, int]) -> tuple[int, ...]:
         """The shape of a port, or of a scratch buffer ("scratch:panel")."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from fastbp.ops import (
     adamw,
     attention,
+    attention_dropout,
+    dropout,
     embedding,
     gelu,
     layernorm,
@@ -14,6 +16,7 @@ from fastbp.ops import (
     residual,
     softmax,
     tiled_attention,
+    tiled_attention_dropout,
 )
 from fastbp.ops.op import Op
 
@@ -21,6 +24,7 @@ OPS: dict[str, Op] = {
     module.OP.name: module.OP
     for module in (
         embedding, layernorm, linear, qkv, attention, tiled_attention, softmax, gelu, residual,
+        dropout, attention_dropout, tiled_attention_dropout,
         linear_cross_entropy, adamw,
     )
 }  # fmt: skip

@@ -39,7 +39,7 @@ def scratch_sizes(d):
     }
 
 
-def _scores(d, q, k):
+def masked_scores(d, q, k):
     """S with −∞ in the future."""
     future = np.triu(np.ones((d.T, d.T), bool), 1)
     scores = (q @ k.swapaxes(-1, -2)) * q.dtype.type((d.C // d.H) ** -0.5)
@@ -49,7 +49,7 @@ def _scores(d, q, k):
 
 def forward(d, qkv, o, lse):
     q, k, v = heads_of(d, qkv)
-    scores = _scores(d, q, k)
+    scores = masked_scores(d, q, k)
     highest = scores.max(axis=-1)
     lse[:] = highest + np.log(np.exp(scores - highest[..., None]).sum(axis=-1))
     o.reshape(d.B, d.T, d.H, -1)[:] = (np.exp(scores - lse[..., None]) @ v).transpose(0, 2, 1, 3)
@@ -59,7 +59,7 @@ def backward(d, do, qkv, o, lse, dqkv):
     q, k, v = heads_of(d, qkv)
     dq, dk, dv = heads_of(d, dqkv)
     do_heads, o_heads = (x.reshape(d.B, d.T, d.H, -1).transpose(0, 2, 1, 3) for x in (do, o))
-    p = np.exp(_scores(d, q, k) - lse[..., None])
+    p = np.exp(masked_scores(d, q, k) - lse[..., None])
     delta = (do_heads * o_heads).sum(axis=-1, keepdims=True)
     ds = p * (do_heads @ v.swapaxes(-1, -2) - delta) * p.dtype.type((d.C // d.H) ** -0.5)
     dv[:] = p.swapaxes(-1, -2) @ do_heads

@@ -9,6 +9,7 @@ decoder.loss, decoder.gradients["wte"]
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cached_property, partial
 
 import numpy as np
@@ -40,6 +41,7 @@ class Decoder:
 
     `tokens`, `targets` (B, T) int32 and `row_weights` (B, T) are read by a run, `losses` (B, T) written. A row's weight
     is its share of the loss: 1/N for the mean. Gradients accumulate until `zero_gradients` or an optimiser clears them.
+    Where there is dropout, `choose_masks` says what the next runs leave out; an evaluation leaves out nothing.
     """
 
     def __init__(
@@ -109,13 +111,14 @@ class Decoder:
             np.zeros(shape, self.dtype),
             np.full(shape, 1 / (shape[0] * shape[1]), self.dtype),
         )
+        self.dropout_state = np.zeros(2, np.int32)
         self._constants: dict[str, np.ndarray] = {}
         if self.config.positions == "sinusoidal":
             table = sinusoidal_positions(self.config.context, self.config.width)
             self._constants["positions"] = np.ascontiguousarray(table.astype(self.dtype))
 
     def _bind(self, schedule: Schedule, layout: Layout) -> Program:
-        host = {"tokens": self.tokens, "targets": self.targets, "losses": self.losses}
+        host = {name: getattr(self, name) for name in ("tokens", "targets", "losses", "dropout_state")}
         values = {**self.parameters, **self._constants, **host}
         gradients = {**self.gradients, "losses": self.row_weights}
         binder = Binder(schedule, layout, self.arena, values, gradients, self.dtype, self.backend, self._progress)
@@ -127,7 +130,11 @@ class Decoder:
 
     @cached_property
     def _evaluation(self) -> tuple[Schedule, Simulation, Layout]:
-        schedule = evaluation_schedule(self.graph, self.plan)
+        graph = self.graph
+        if self.config.dropout:
+            whole = replace(self.config, dropout=0.0)
+            graph = decoder_graph(whole, self.batch, workers=self.parts, dtype=self.dtype)
+        schedule = evaluation_schedule(graph, self.plan)
         simulation = simulate(schedule)
         return schedule, simulation, lay_out(simulation)
 
@@ -145,6 +152,12 @@ class Decoder:
             if self.config.scaled_init and name.endswith(("wo", "w2")):
                 spread /= (2 * self.config.blocks) ** 0.5
             values[:] = spread * stream(seed, f"init {name}").standard_normal(values.shape)
+
+    def choose_masks(self, seed: int, update: int, micro: int = 0) -> None:
+        """The masks of dropout in the runs from here on: a function of these three alone."""
+        if self.config.dropout:
+            words = stream(seed, "dropout", update, micro).integers(2**32, size=2, dtype=np.uint32)
+            self.dropout_state[:] = words.view(np.int32)
 
     def forward_backward(self) -> None:
         """Losses and gradients of `tokens` against `targets`; gradients are added to what is there."""

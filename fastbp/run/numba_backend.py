@@ -97,7 +97,7 @@ def kernel_address(name: str, kernel: Any, dtype: str, progress: Progress | None
             progress(name)
         with _numba_cache() as keep:
             _use_remembered_blocking(dtype)
-            if name.split()[0] == APART:
+            if name.startswith(APART):
                 wait(dtype)
                 register_strips(dtype, cache=keep)
             else:

@@ -8,6 +8,7 @@ from functools import cache, cached_property
 
 from fastbp.base.dims import Dims, size_of
 from fastbp.graph.graph import Graph, Node
+from fastbp.ops.op import FIRST
 from fastbp.ops.registry import OPS
 from fastbp.schedule.actions import Action, Backward, Forward, Free, Reduce
 from fastbp.schedule.local import Rows, local, parted
@@ -179,10 +180,12 @@ def placed(action: Forward | Backward, name: str) -> str:
 
 def sliced_dims(node: Node, rows: Rows | None) -> Dims:
     """A node's dimensions for a slice of it."""
-    return node.dims if rows is None else _sliced(node.op_name, node.dims, rows[1] - rows[0])
+    if rows is None:
+        return node.dims
+    start = rows[0] if FIRST in node.op.dims else 0
+    return _sliced(node.op_name, node.dims, start, start + rows[1] - rows[0])
 
 
 @cache
-def _sliced(op_name: str, dims: Dims, size: int) -> Dims:
-    op = OPS[op_name]
-    return op.extended(dims.but(**{op.independent_along: size}))
+def _sliced(op_name: str, dims: Dims, start: int, stop: int) -> Dims:
+    return OPS[op_name].cut(dims, start, stop)

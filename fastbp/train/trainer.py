@@ -66,6 +66,7 @@ class Trainer:
             for name, tokens in parts.items()
         }
         decoder.row_weights[:] = 1 / (accumulate * decoder.tokens.size)
+        self._seed = seed
         self._update_program = decoder.gradients_program.then(self.optimiser.program)
         self.update_count = 0
 
@@ -111,7 +112,7 @@ class Trainer:
         rate = self.learning_rate.at(self.update_count)
         self.optimiser.prepare(self.update_count, rate)
         for micro in range(self.accumulate):
-            self.batches.fill(self.update_count, micro, decoder.tokens, decoder.targets)
+            self._begin_pass(micro)
             last = micro == self.accumulate - 1
             decoder.runner.run(self._update_program if last else decoder.gradients_program)
             loss += decoder.loss
@@ -120,6 +121,11 @@ class Trainer:
             raise NonFinite(self._update_failure(record))
         self.update_count += 1
         return record
+
+    def _begin_pass(self, micro: int) -> None:
+        """Fills the decoder with a batch of this update and chooses its masks."""
+        self.batches.fill(self.update_count, micro, self.decoder.tokens, self.decoder.targets)
+        self.decoder.choose_masks(self._seed, self.update_count, micro)
 
     def evaluate(self, part: str = "validation", poll: Callable[[], None] = lambda: None) -> float:
         """The mean loss on fixed windows of a part ("training" or "validation"). It draws no random number.
@@ -146,7 +152,7 @@ class Trainer:
         decoder.zero_gradients()
         for micro in range(self.accumulate):
             if culprit is None:
-                self.batches.fill(self.update_count, micro, decoder.tokens, decoder.targets)
+                self._begin_pass(micro)
                 culprit = self._first_not_finite(decoder.gradients_program)
         decoder.zero_gradients()
         fallback = "the gradients' norm" if math.isfinite(record.loss) else "the loss"
