@@ -1,4 +1,9 @@
-"""The Numba kernels of `tiled_attention`; fastbp/ops/tiled_attention.py tells the maths and its traps."""
+"""The Numba kernels of `tiled_attention` and `tiled_attention_dropout`; fastbp/ops/tiled_attention.py and
+fastbp/ops/tiled_attention_dropout.py tell the maths and its traps.
+
+`drop` is None without dropout: what depends on it is then left out as the kernel is compiled. `row` is a head's first
+row of M.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ import numpy as np
 
 from fastbp.simd.abi import cast, dim, inline, itemsize, span
 from fastbp.simd.attention import BLOCK_VECTORS, lanes, multiply, slope, strip_product, take_peak, weigh
+from fastbp.simd.dropout import drop_strip, dropout_of
 from fastbp.simd.gemm import share
 from fastbp.simd.math import LOG2_E
 from fastbp.simd.packing import transpose_square as transpose
@@ -99,9 +105,9 @@ def _hide(args, rows, key, s, value):
 
 
 @inline
-def _attend_chunk(args, T, D, q0, vectors, begin, end, keys, work, power):
+def _attend_chunk(args, T, D, q0, vectors, begin, end, keys, work, power, drop, row):
     """Scores, weights and Oᵀ of a block against the keys begin … end."""
-    k, v, row = keys
+    k, v, step = keys
     query, out, s, peak, last, total, spare = work
     size, length = itemsize(args), lanes(args)
     block, column = BLOCK_VECTORS * length * size, length * size
@@ -110,7 +116,7 @@ def _attend_chunk(args, T, D, q0, vectors, begin, end, keys, work, power):
         if lo < hi:
             at, scores, n = f * column, s + (lo - begin) * block + f * column, vectors - f
             strip_product(
-                args, n, hi - lo, D, k + lo * row * size, row * size, size, query + at, block, scores, block, 0
+                args, n, hi - lo, D, k + lo * step * size, step * size, size, query + at, block, scores, block, 0
             )  # fmt: skip
             if i > 0:
                 _hide(args, hi - lo, lo - q0 - f * length, scores, cast(args, -np.inf))
@@ -124,13 +130,15 @@ def _attend_chunk(args, T, D, q0, vectors, begin, end, keys, work, power):
         if lo < hi:
             at, scores, n = f * column, s + (lo - begin) * block + f * column, vectors - f
             weigh(args, n, hi - lo, scores, peak + at, total + at, power)
+            if drop is not None:
+                drop_strip(args, n, hi - lo, scores, row + q0 + f * length, lo, drop)
             strip_product(
-                args, n, D, hi - lo, v + lo * row * size, size, row * size, scores, block, out + at, block, lo
+                args, n, D, hi - lo, v + lo * step * size, size, step * size, scores, block, out + at, block, lo
             )  # fmt: skip
 
 
 @inline
-def _attend_block(args, T, C, D, block, q, o, sums, chunk, keys, work):
+def _attend_block(args, T, C, D, block, q, o, sums, chunk, keys, work, drop, row):
     """O and log Σ exp of one block of queries."""
     query, out, _, peak, last, total, _ = work
     size, length = itemsize(args), lanes(args)
@@ -147,7 +155,7 @@ def _attend_block(args, T, C, D, block, q, o, sums, chunk, keys, work):
         for j in range(width):
             lasts[j] = peaks[j]
         end = min(begin + chunk, stop)
-        _attend_chunk(args, T, D, q0, vectors, begin, end, keys, work, cast(args, scale * LOG2_E))
+        _attend_chunk(args, T, D, q0, vectors, begin, end, keys, work, cast(args, scale * LOG2_E), drop, row)
     for j in range(width):
         lasts[j] = cast(args, 1) / totals[j]
     for j in range(stop - q0):
@@ -179,12 +187,12 @@ def _place_keys(args, keys, C, D, k, copies):
     return k_copy, v_copy, width
 
 
-def numba_forward(args, worker, workers):
+@inline
+def _forward(args, worker, workers, qkv, o, lse, scratch, drop, row):
     B, T, C, H, K, P = dim(args, 1), dim(args, 2), dim(args, 3), dim(args, 4), dim(args, 5), dim(args, 6)
-    qkv, o, lse = dim(args, 8), dim(args, 9), dim(args, 10)
     D, size, length = C // H, itemsize(args), lanes(args)
     block, width = BLOCK_VECTORS * length * size, (D + length - 1) // length * length
-    k_copy = dim(args, 11) + worker * P * size
+    k_copy = scratch + worker * P * size
     v_copy = k_copy + T * width * size
     query = v_copy + T * width * size
     out = query + width * block
@@ -202,27 +210,41 @@ def numba_forward(args, worker, workers):
         keys = _place_keys(args, min(_block_start(args, T, end) * length, T), C, D, q + C * size, copies)
         sums = span(args, lse, task * T, T)
         for p in range(part, end):
-            _attend_block(args, T, C, D, p, q, out_head, sums, K, keys, work)
+            _attend_block(args, T, C, D, p, q, out_head, sums, K, keys, work, drop, row + task * T)
         task, part = task + 1, 0
+
+
+def numba_forward(args, worker, workers):
+    _forward(args, worker, workers, dim(args, 8), dim(args, 9), dim(args, 10), dim(args, 11), None, 0)
+
+
+def numba_dropout_forward(args, worker, workers):
+    qkv, o, lse, scratch = dim(args, 11), dim(args, 13), dim(args, 14), dim(args, 15)
+    drop, row = dropout_of(args, 9, dim(args, 12)), dim(args, 8) * dim(args, 4) * dim(args, 2)
+    _forward(args, worker, workers, qkv, o, lse, scratch, drop, row)
 
 
 # ---- Numba: backward -------------------------------------------------------------------------------------------------
 
 
 @inline
-def _backward_strip(args, D, q0, vectors, queries, f, lo, hi, head, rows, work):
+def _backward_strip(args, D, q0, vectors, queries, f, lo, hi, head, rows, work, drop, row):
     """A block against the keys of one strip: adds to dK, dV and dQᵀ."""
-    k, v, dk, dv, row = head
+    k, v, dk, dv, key_row = head
     query_rows, dout_rows, dout_row = rows
     query, dout, dq, p, ds, lse, delta = work
     size, length, n = itemsize(args), lanes(args), hi - lo
-    block, at, step = BLOCK_VECTORS * length * size, f * length * size, row * size
-    count, columns, keys, scale = vectors - f, (D + length - 1) // length, lo * row * size, 1 / np.sqrt(D)
+    block, at, step = BLOCK_VECTORS * length * size, f * length * size, key_row * size
+    count, columns, keys, scale = vectors - f, (D + length - 1) // length, lo * step, 1 / np.sqrt(D)
     left = queries - f * length
     p, ds = p + at, ds + at
     strip_product(args, count, n, D, k + keys, step, size, query + at, block, p, block, 0)
     strip_product(args, count, n, D, v + keys, step, size, dout + at, block, ds, block, 0)
+    if drop is not None:
+        drop_strip(args, count, n, ds, row + q0 + f * length, lo, drop)
     slope(args, count, n, p, ds, lse + at, delta + at, cast(args, scale * LOG2_E), cast(args, scale))
+    if drop is not None:
+        drop_strip(args, count, n, p, row + q0 + f * length, lo, drop)
     if lo >= q0:
         _hide(args, n, lo - q0 - f * length, p, cast(args, 0))
         _hide(args, n, lo - q0 - f * length, ds, cast(args, 0))
@@ -261,7 +283,7 @@ def _place_queries(args, C, D, queries, q, dout, o, sums, copies, work):
 
 
 @inline
-def _backward_head(args, T, C, D, q, dout, o, sums, dq_head, chunk, head, copies, work):
+def _backward_head(args, T, C, D, q, dout, o, sums, dq_head, chunk, head, copies, work, drop, row):
     """All blocks of a head, in the order of the queries."""
     size, length = itemsize(args), lanes(args)
     dq = work[2]
@@ -277,7 +299,7 @@ def _backward_head(args, T, C, D, q, dout, o, sums, dq_head, chunk, head, copies
             for i in range(vectors + 1):
                 f, lo, hi = _strip(args, T, q0, i, begin, min(begin + chunk, stop))
                 if lo < hi:
-                    _backward_strip(args, D, q0, vectors, stop - q0, f, lo, hi, head, rows, work)
+                    _backward_strip(args, D, q0, vectors, stop - q0, f, lo, hi, head, rows, work, drop, row)
         _transpose_out(args, stop - q0, D, dq, dq_head + at, 3 * C)
 
 
@@ -297,13 +319,13 @@ def _copy(args, rows, columns, source, source_row, target, target_row):
             to[j] = line[j]
 
 
-def numba_backward(args, worker, workers):
+@inline
+def _backward(args, worker, workers, do, qkv, o, lse, dqkv, scratch, drop, row):
     B, T, C, H, K, R = dim(args, 1), dim(args, 2), dim(args, 3), dim(args, 4), dim(args, 5), dim(args, 7)
-    do, qkv, o, lse, dqkv = dim(args, 8), dim(args, 9), dim(args, 10), dim(args, 11), dim(args, 12)
     D, size, length = C // H, itemsize(args), lanes(args)
     block, width = BLOCK_VECTORS * length * size, (D + length - 1) // length * length
     copied = T > IN_PLACE or D % length
-    k_copy = dim(args, 13) + worker * R * size
+    k_copy = scratch + worker * R * size
     rows, part = T * width * size, width * block
     dk_copy, query_copy = k_copy + 2 * rows, k_copy + 4 * rows
     query = query_copy + 2 * part
@@ -314,14 +336,26 @@ def numba_backward(args, worker, workers):
     query_copies = (query_copy, query_copy + part) if copied else (0, 0)
     start, stop = share(B * H, worker, workers, 1)
     for task in range(start, stop):
-        first, row = (task // H * T * 3 * C + task % H * D) * size, (task // H * T * C + task % H * D) * size
+        first, at = (task // H * T * 3 * C + task % H * D) * size, (task // H * T * C + task % H * D) * size
         q, dq = qkv + first, dqkv + first
         k, v, step = _place_keys(args, T, C, D, q + C * size, key_copies)
         dk, dv = (dk_copy, dk_copy + rows) if copied else (dq + C * size, dq + 2 * C * size)
         _clear(args, T, width, dk, step)
         _clear(args, T, width, dv, step)
         head, sums = (k, v, dk, dv, step), span(args, lse, task * T, T)
-        _backward_head(args, T, C, D, q, do + row, o + row, sums, dq, K, head, query_copies, work)
+        first_row = row + task * T
+        _backward_head(args, T, C, D, q, do + at, o + at, sums, dq, K, head, query_copies, work, drop, first_row)
         if copied:
             _copy(args, T, D, dk, width, dq + C * size, 3 * C)
             _copy(args, T, D, dv, width, dq + 2 * C * size, 3 * C)
+
+
+def numba_backward(args, worker, workers):
+    do, qkv, o, lse, dqkv = dim(args, 8), dim(args, 9), dim(args, 10), dim(args, 11), dim(args, 12)
+    _backward(args, worker, workers, do, qkv, o, lse, dqkv, dim(args, 13), None, 0)
+
+
+def numba_dropout_backward(args, worker, workers):
+    do, qkv, o, lse, dqkv = dim(args, 11), dim(args, 12), dim(args, 14), dim(args, 15), dim(args, 16)
+    drop, row = dropout_of(args, 9, dim(args, 13)), dim(args, 8) * dim(args, 4) * dim(args, 2)
+    _backward(args, worker, workers, do, qkv, o, lse, dqkv, dim(args, 17), drop, row)

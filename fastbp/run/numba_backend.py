@@ -37,7 +37,7 @@ def source_hash() -> str:
     """A hash of every source file that a kernel is compiled from and of Numba's version."""
     digest = hashlib.sha256(numba.__version__.encode())
     package = Path(__file__).parent.parent
-    for path in sorted([path for folder in ("ops", "kernels", "simd") for path in package.glob(f"{folder}/*.py")]):
+    for path in sorted([path for folder in ("base", "ops", "kernels", "simd") for path in package.glob(f"{folder}/*.py")]):
         digest.update(path.parent.name.encode() + path.name.encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 

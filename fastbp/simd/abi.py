@@ -42,6 +42,17 @@ def dim(typing: Any, args: Any, slot: Any) -> Any:
 
 
 @intrinsic
+def number64(typing: Any, args: Any, slot: Any) -> Any:
+    """args[slot] as the bits of a float64, whole in either dtype."""
+
+    def codegen(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        words = builder.bitcast(values[0], ir.DoubleType().as_pointer())
+        return builder.load(builder.gep(words, [values[1]]))
+
+    return types.float64(args, types.int64), codegen
+
+
+@intrinsic
 def number(typing: Any, args: Any, slot: Any) -> Any:
     """args[slot] as the bits of a float64, in the kernel's dtype."""
 

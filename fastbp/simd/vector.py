@@ -134,7 +134,7 @@ class Vector:
         return self.builder.extract_element(total.value, ir.Constant(I32, 0))
 
 
-class _Lanes:
+class Lanes:
     """The lanes of one turn of a loop: all of them, or those that a mask leaves."""
 
     def __init__(self, builder: Any, vector: Any, index: Any, mask: Any = None) -> None:
@@ -177,7 +177,7 @@ class _Lanes:
         return f"v{self.vector.count}{'f32' if isinstance(self.vector.element, ir.FloatType) else 'f64'}.p0"
 
 
-Turn = Callable[[_Lanes, Sequence[Any]], Sequence[Any]]
+Turn = Callable[[Lanes, Sequence[Any]], Sequence[Any]]
 
 
 def _loop(builder: Any, vector: Any, size: Any, starts: Sequence[Any], turn: Turn) -> list[Any]:
@@ -190,7 +190,7 @@ def _loop(builder: Any, vector: Any, size: Any, starts: Sequence[Any], turn: Tur
     builder.position_at_end(loop)
     index = builder.phi(I64)
     carried = [builder.phi(value.type) for value in starts]
-    new = turn(_Lanes(builder, vector, index), carried)
+    new = turn(Lanes(builder, vector, index), carried)
     following = builder.add(index, length)
     for phi, start, value in zip([index, *carried], [ir.Constant(I64, 0), *starts], [following, *new], strict=True):
         phi.add_incoming(start, before)
@@ -206,7 +206,7 @@ def _loop(builder: Any, vector: Any, size: Any, starts: Sequence[Any], turn: Tur
     builder.position_at_end(tail)
     lanes = ir.Constant(ir.VectorType(I32, vector.count), list(range(vector.count)))
     left = _splat(builder, builder.trunc(builder.sub(size, whole), I32), vector.count)
-    ended = turn(_Lanes(builder, vector, whole, builder.icmp_signed("<", lanes, left)), so_far)
+    ended = turn(Lanes(builder, vector, whole, builder.icmp_signed("<", lanes, left)), so_far)
     last = builder.block
     builder.branch(done)
     builder.position_at_end(done)
@@ -236,7 +236,7 @@ def elementwise(function: Callable[..., Vector]) -> Any:
     def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         *sources, target, size = values[1:]
 
-        def turn(lanes: _Lanes, carried: Sequence[Any]) -> Sequence[Any]:
+        def turn(lanes: Lanes, carried: Sequence[Any]) -> Sequence[Any]:
             lanes.store(function(*(lanes.load(source) for source in sources)), target)
             return ()
 
@@ -271,7 +271,7 @@ def row_largest(typing: Any, args: Any, x: Any, size: Any) -> Any:
         vector = _vector_type(signature.args[0])
         lowest = Vector(builder, ir.Constant(vector, [float("-inf")] * vector.count))
 
-        def turn(lanes: _Lanes, carried: Sequence[Any]) -> Sequence[Any]:
+        def turn(lanes: Lanes, carried: Sequence[Any]) -> Sequence[Any]:
             return (lanes.kept(lanes.load(x), lowest).larger(Vector(builder, carried[0])).value,)
 
         (highest,) = _loop(builder, vector, size, (lowest.value,), turn)
@@ -289,7 +289,7 @@ def map_and_sum(function: Callable[[Vector, Vector, Vector], Vector]) -> Any:
         a, b = (Vector(builder, _splat(builder, number, vector.count)) for number in numbers)
         zero = Vector(builder, ir.Constant(vector, None))
 
-        def turn(lanes: _Lanes, carried: Sequence[Any]) -> Sequence[Any]:
+        def turn(lanes: Lanes, carried: Sequence[Any]) -> Sequence[Any]:
             result = function(lanes.load(x), a, b)
             lanes.store(result, y)
             return ((Vector(builder, carried[0]) + lanes.kept(result, zero)).value,)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from samples import Sample
 from torch.nn import functional
+
+from fastbp.ops.attention_dropout import weight_factors
+from fastbp.ops.dropout import factors
 
 Tensors = dict[str, Any]
 
@@ -39,6 +44,28 @@ def attention(s: Sample, v: Tensors) -> torch.Tensor:
 
 def tiled_attention(s: Sample, v: Tensors) -> torch.Tensor:
     return attention(s, v)
+
+
+def _masked(s: Sample, v: Tensors, make: Any, *arguments: Any) -> torch.Tensor:
+    """M as the definition makes it."""
+    known = SimpleNamespace(**s.sizes, **s.attributes)
+    return torch.from_numpy(make(known, v["state"].numpy().astype(np.int32), *arguments, np.dtype("float64")))
+
+
+def dropout(s: Sample, v: Tensors) -> torch.Tensor:
+    return v["x"] * _masked(s, v, factors, s.sizes.S, v["x"].shape)
+
+
+def attention_dropout(s: Sample, v: Tensors) -> torch.Tensor:
+    B, T, C, H, _ = s.sizes.values()
+    q, k, value = v["qkv"].reshape(B, T, 3, H, -1).permute(2, 0, 3, 1, 4)
+    future = torch.ones(T, T, dtype=torch.bool).triu(1)
+    weights = (q @ k.mT / (C // H) ** 0.5).masked_fill(future, -torch.inf).softmax(-1)
+    return (weights * _masked(s, v, weight_factors) @ value).transpose(1, 2).reshape(B, T, C)
+
+
+def tiled_attention_dropout(s: Sample, v: Tensors) -> torch.Tensor:
+    return attention_dropout(s, v)
 
 
 def softmax(s: Sample, v: Tensors) -> torch.Tensor:

@@ -59,7 +59,8 @@ class Sample:
         op, dims, found = self.op, self.dims(0), {}
         for port in (*op.inputs, *op.params):
             if port in op.integers:
-                found["value", port] = random.integers(0, dims.V, op.shape(port, dims), dtype=np.int32)
+                below = dims.get("V", 2**31)
+                found["value", port] = random.integers(0, below, op.shape(port, dims), dtype=np.int32)
             elif port not in self.without:
                 found["value", port] = random.normal(size=op.shape(port, dims))
         for port in (*op.outputs, *op.params):
@@ -107,6 +108,9 @@ def _rows() -> list[Sample]:
         Sample("qkv", Dims({"N": 70, "C": 96}), without=("bk",)),
         *(Sample("gelu", Dims({"N": n, "F": f}), {"tanh": t}) for t in (1.0, 0.0) for n, f in shapes),
         *(Sample("residual", Dims({"N": n, "C": c})) for n, c in shapes),
+        Sample("dropout", Dims({"N": 1, "C": 17, "S": 0}), {"rate": 0.5, "place": 0.0}),
+        Sample("dropout", Dims({"N": 15, "C": 65, "S": 3}), {"rate": 0.1, "place": 7.0}),
+        Sample("dropout", Dims({"N": 70, "C": 64, "S": 0}), {"rate": 0.9, "place": 2.0}),
         Sample("linear_cross_entropy", Dims({"N": 1, "C": 17, "V": 65})),
         Sample("linear_cross_entropy", Dims({"N": 15, "C": 33, "V": 1})),
         Sample("linear_cross_entropy", Dims({"N": 70, "C": 64, "V": 400})),
@@ -124,6 +128,14 @@ def _sequences() -> list[Sample]:
         *(
             Sample("tiled_attention", Dims(dict(zip("BTCH", sizes, strict=True))))
             for sizes in ((1, 1, 17, 1), (3, 5, 34, 2), (3, 70, 51, 3), (2, 64, 64, 1), (1, 130, 32, 2))
+        ),
+        *(
+            Sample(name, Dims(dict(zip("BTCHS", sizes, strict=True))), {"rate": rate, "place": place})
+            for name in ("attention_dropout", "tiled_attention_dropout")
+            for sizes, rate, place in (
+                ((1, 1, 17, 1, 0), 0.5, 0.0), ((3, 5, 34, 2, 4), 0.2, 3.0), ((3, 70, 51, 3, 0), 0.1, 6.0),
+                ((1, 130, 32, 2, 1), 0.7, 3.0),
+            )
         ),
         Sample("softmax", Dims({"N": 1, "T": 1}), {"scale": 0.3}),
         Sample("softmax", Dims({"N": 15, "T": 5}), {"scale": 1.5}),

@@ -92,7 +92,7 @@ class Trial:
         """The call for all rows, or for a slice of the dimension that the op is independent along."""
         dims, arrays = self.dims, []
         if rows:
-            dims = self.op.extended(dims.but(**{self.op.independent_along: rows[1] - rows[0]}))
+            dims = self.op.cut(dims, *rows)
         for role, port in self.arguments:
             if role == "scratch":
                 shapes = self.op.scratch if self.direction == "backward" else self.op.forward_scratch
