@@ -105,9 +105,9 @@ def test_tiled_attention_keeps_the_law(policy: str, workers: int, backend: str) 
 
 
 @cache
-def longer(backend: str, attention: str, batch: int) -> tuple[DecoderConfig, Bits]:
+def longer(backend: str, attention: str, batch: int, dropout: float = 0.0) -> tuple[DecoderConfig, Bits]:
     """A decoder whose sequences are cut into rows, and what keeping everything gives."""
-    config = DecoderConfig.preset("seed", attention=attention, context=40)
+    config = DecoderConfig.preset("seed", attention=attention, context=40, dropout=dropout)
     return config, bits(filled(Decoder(config, batch, backend=backend, workers=1)))
 
 
@@ -116,7 +116,7 @@ def longer(backend: str, attention: str, batch: int) -> tuple[DecoderConfig, Bit
 @given(st.data())
 def test_slices_give_the_bits_of_whole_blocks(backend: str, data: st.DataObject) -> None:
     attention, batch = data.draw(st.sampled_from(["tiled", "materialised"])), data.draw(st.integers(1, 3))
-    config, expected = longer(backend, attention, batch)
+    config, expected = longer(backend, attention, batch, data.draw(st.sampled_from([0.0, 0.2])))
     names = sorted(decoder_graph(config, batch).read_by_backward)
     one = st.one_of(st.none(), st.builds(Slices, st.integers(1, batch), st.sampled_from([3, 8, 16, 64])))
     plan = Plan(
@@ -131,9 +131,10 @@ def test_slices_give_the_bits_of_whole_blocks(backend: str, data: st.DataObject)
 
 
 @pytest.mark.parametrize("backend", ["numba", "cython"])
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
 @pytest.mark.parametrize(("attention", "batch"), [("tiled", 1), ("tiled", 3), ("materialised", 2)])
-def test_every_budget_gives_the_bits_of_save_all(attention: str, batch: int, backend: str) -> None:
-    config, expected = longer(backend, attention, batch)
+def test_every_budget_gives_the_bits_of_save_all(attention: str, batch: int, dropout: float, backend: str) -> None:
+    config, expected = longer(backend, attention, batch, dropout)
     planner = Planner(decoder_graph(config, batch, workers=2))
     low, high = planner.smallest_bytes, planner.largest_bytes
     for budget in range(low, high + 1, (high - low) // 9):
@@ -153,6 +154,31 @@ def test_the_numpy_definition_agrees_in_slices_up_to_rounding() -> None:
     np.testing.assert_allclose(
         np.frombuffer(found[2], np.float32), expected, rtol=1e-4, atol=1e-5 * abs(expected).max()
     )
+
+
+@cache
+def dropping(attention: str, policy: str, backend: str, workers: int, **masks: int) -> tuple[Bits, Decoder]:
+    """A decoder with dropout, its masks those of a seed, an update and a micro-batch."""
+    config = DecoderConfig.preset("seed", attention=attention, context=70, dropout=0.2)
+    decoder = filled(Decoder(config, 3, policy=policy, backend=backend, workers=workers))
+    decoder.choose_masks(**({"seed": 1, "update": 2, "micro": 3} | masks))
+    return bits(decoder), decoder
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("attention", ["tiled", "materialised"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_dropout_keeps_the_law(policy: str, attention: str, workers: int, backend: str) -> None:
+    found, decoder = dropping(attention, policy, backend, workers)
+    assert found == dropping(attention, "save_all", backend, 1)[0]
+    assert_peak(decoder)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_other_masks_give_other_bits(backend: str) -> None:
+    others = [{}, {"seed": 4}, {"update": 4}, {"micro": 4}]
+    assert len({dropping("tiled", "save_all", backend, 1, **masks)[0] for masks in others}) == len(others)
 
 
 @pytest.mark.slow

@@ -77,9 +77,7 @@ def add_model_options(parser: argparse.ArgumentParser, preset: str = "small") ->
         default = "the text's, where there is one" if name == "vocab" else "the preset's"
         group.add_argument(f"--{name}", type=whole(), metavar="N", help=f"{what} (default: {default})")
     group.add_argument("--positions", metavar="NAME", help=f"{' or '.join(POSITIONS)} (default: the preset's)")
-    group.add_argument(
-        "--dropout", type=share, metavar="P", help="share that training leaves out of attention and sublayers (default 0)"
-    )
+    group.add_argument("--dropout", type=share, metavar="P", help="share that training leaves out (default 0)")
     batches = ", ".join(f"{batch} for {name}" for name, batch in BATCH.items())
     group.add_argument("--batch", type=whole(), metavar="N", help=f"sequences in a batch (default: {batches})")
 

@@ -90,7 +90,7 @@ class DecoderConfig:
 
     @staticmethod
     def from_json(values: dict[str, Any]) -> DecoderConfig:
-        """The inverse of `to_json`; every field must be there, but for those that older snapshots lack, and no other."""
+        """The inverse of `to_json`; every field must be there, but for what older snapshots lack, and no other."""
         names = {field.name for field in fields(DecoderConfig)}
         values = {**ADDED_LATER, **values}
         wrong = sorted(names ^ set(values))

@@ -3,8 +3,8 @@
     forward   O = (exp(S − lse) ∘ M)·V
     backward  dV = (P ∘ M)ᵀ·dO;  dS = P ∘ (M ∘ dP − δ)/√D with dP = dO·Vᵀ;  the rest as in tiled_attention
 
-M is that of attention_dropout; a tile's is worked out where the tile is. lse is that of all weights. δ = Σ dO∘O a row is
-still what the softmax's gradient takes away: O is made of P ∘ M, so Σ dO∘O = Σ P∘M∘dP.
+M is that of attention_dropout; a tile's is worked out where the tile is. lse is that of all weights. δ = Σ dO∘O a row
+is still what the softmax's gradient takes away: O is made of P ∘ M, so Σ dO∘O = Σ P∘M∘dP.
 """
 
 from __future__ import annotations

@@ -29,15 +29,18 @@ from fastbp.simd.block_sizes import set_block_sizes
 from fastbp.simd.gemm import register_gemm
 from fastbp.simd.product import numba_product
 
+SOURCES = ("base", "ops", "kernels", "simd")
+"""Folders whose files become kernels, or constants in them."""
+
 Progress = Callable[[str], None]
 _compiled: dict[tuple[str, str], Any] = {}
 
 
 def source_hash() -> str:
-    """A hash of every source file that a kernel is compiled from and of Numba's version."""
+    """A hash of every source file that a kernel may be compiled from and of Numba's version."""
     digest = hashlib.sha256(numba.__version__.encode())
     package = Path(__file__).parent.parent
-    for path in sorted([path for folder in ("base", "ops", "kernels", "simd") for path in package.glob(f"{folder}/*.py")]):
+    for path in sorted([path for folder in SOURCES for path in package.glob(f"{folder}/*.py")]):
         digest.update(path.parent.name.encode() + path.name.encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 

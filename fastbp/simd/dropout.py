@@ -69,10 +69,9 @@ class _Factors:
                 self.splat(b.and_(b.add(key, number(i * step)), number(LOW)))
                 for key, step in zip(self._keys, KEY_STEPS, strict=True)
             ]
-            first, second = (
-                b.mul(self.low(c), self.constant(m)) for c, m in zip((c0, c2), MULTIPLIERS, strict=True)
-            )
-            c0, c2 = (b.xor(b.xor(b.lshr(p, half), c), k) for p, c, k in zip((second, first), (c1, c3), keys, strict=True))
+            first, second = (b.mul(self.low(c), self.constant(m)) for c, m in zip((c0, c2), MULTIPLIERS, strict=True))
+            c0 = b.xor(b.xor(b.lshr(second, half), c1), keys[0])
+            c2 = b.xor(b.xor(b.lshr(first, half), c3), keys[1])
             c1, c3 = second, first
         return [c0, c1, c2, c3]
 
@@ -91,10 +90,7 @@ class _Factors:
 
     def of(self, word: Any) -> Any:
         """The factors of two words a lane in float32, of one in float64."""
-        if self.single:
-            word = self.builder.bitcast(word, ir.VectorType(I32, self.count))
-        else:
-            word = self.low(word)
+        word = self.builder.bitcast(word, ir.VectorType(I32, self.count)) if self.single else self.low(word)
         kept = self.builder.icmp_unsigned(">=", word, self._threshold)
         return self.builder.select(kept, self._scale, ir.Constant(self._scale.type, None))
 
@@ -109,11 +105,9 @@ class _Factors:
 
     def down_columns(self, row: Any, quad: Any) -> list[Any]:
         """Those of columns 4·quad … 4·quad + 3, each of a vector of rows from `row` on."""
-        quads, step = self.splat(quad), 2 if self.single else 1
-        parts = [
-            self.words(quads, self.builder.add(self.splat(row), self.constant(*range(first, first + WIDE * step, step))))
-            for first in range(step)
-        ]
+        quads, rows, step = self.splat(quad), self.splat(row), 2 if self.single else 1
+        starts = [self.constant(*range(first, first + WIDE * step, step)) for first in range(step)]
+        parts = [self.words(quads, self.builder.add(rows, start)) for start in starts]
         return [self.of(self.both(*pair)) if self.single else self.of(*pair) for pair in zip(*parts, strict=True)]
 
 

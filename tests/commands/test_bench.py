@@ -111,6 +111,7 @@ def test_a_peer_has_its_row_beside_ours(fastbp: RunCommand, monkeypatch: pytest.
         (["--seconds", "soon"], ["'soon' is not a number"]),
         (["--backend", "cyton"], ["did you mean 'cython'?"]),
         (["--peers", "--dtype", "float64"], ["--peers with --dtype float64"]),
+        (["--peers", "--dropout", "0.1"], ["--peers with --dropout 0.1"]),
         (["--workers", "999"], ["--workers 999"]),
     ],
     ids=lambda value: " ".join(value),

@@ -52,9 +52,9 @@ def test_the_decoder_is_the_preset_unless_asked_otherwise() -> None:
     assert chosen_config(parsed(), vocab=70) == DecoderConfig.preset("small", vocab=70)
     assert chosen_config(parsed("--preset", "gpt2")) == PRESETS["gpt2"]
     changed = parsed("--blocks", "3", "--width", "24", "--heads", "3", "--ffn", "40", "--context", "9", "--vocab", "50",
-                     "--positions", "sinusoidal")  # fmt: skip
+                     "--positions", "sinusoidal", "--dropout", "0.1")  # fmt: skip
     expected = DecoderConfig.preset("small", 50, blocks=3, width=24, heads=3, feed_forward=40, context=9,
-                                    positions="sinusoidal")  # fmt: skip
+                                    positions="sinusoidal", dropout=0.1)  # fmt: skip
     assert chosen_config(changed, vocab=50) == expected
 
 

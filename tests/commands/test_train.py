@@ -131,6 +131,17 @@ def test_a_resumed_run_ends_with_the_bits_of_the_straight_one(
     assert (result["peak_bytes_measured"] is None) == (result["seconds_per_update"] is None) == (updates == 12)
 
 
+def test_a_resumed_run_has_the_dropout_of_the_straight_one(fastbp: RunCommand, tmp_path: Path, text: Path) -> None:
+    options = (*TINY, "--dropout", "0.1", "--schedule", "constant", "--warmup", 2, "--eval-every", 5, "--log-every", 1)
+    straight, parts = tmp_path / "straight", tmp_path / "parts"
+    assert fastbp("train", *options, "--steps", 6, "--out", straight, "--json", text).json
+    assert fastbp("train", *options, "--steps", 3, "--out", parts, "--json", text).json
+    assert load_snapshot(parts).config.dropout == 0.1
+    assert fastbp("train", "--resume", parts, "--steps", 6, "--json").json
+    assert bits(parts)[:2] == bits(straight)[:2]
+    assert fastbp("sample", parts, "--tokens", 8).code == 0
+
+
 def test_ten_updates_and_ten_more_are_twenty(fastbp: RunCommand, tmp_path: Path, text: Path) -> None:
     """transformers #11323, #33336, sentence-transformers #3756: the loss jumped after resuming."""
     options = (
@@ -205,6 +216,7 @@ def test_settings_are_taken_over_and_may_be_changed(fastbp: RunCommand, run_of: 
         (["--out", "elsewhere"], ["leave out --out"]),
         (["--min-lr", "1"], ["--min-lr"]),
         (["--batch", "0"], ["--batch"]),
+        (["--dropout", "0.1"], ["dropout is 0.0 in the snapshot", "0.1 here"]),
     ],
     ids=lambda value: " ".join(value),
 )
@@ -320,6 +332,8 @@ def test_a_text_that_may_not_be_read(fastbp: RunCommand, text: Path, monkeypatch
         *[([f"--{name}", "-1"], [f"--{name}", "give at least 0"]) for name in ("warmup", "save-every", "seed")],
         (["--blocks", "two"], ["--blocks", "'two' is not a whole number"]),
         (["--blocks", "1.5"], ["--blocks", "'1.5' is not a whole number"]),
+        *[(["--dropout", value], ["--dropout", "0 up to but not including 1"]) for value in ("1", "-0.1", "nan")],
+        (["--dropout", "half"], ["--dropout", "'half' is not a number"]),
         (["--steps", "5", "--warmup", "6"], ["warm-up of 6", "--warmup"]),
         (["--policy", "ful"], ["policy 'ful' is unknown (did you mean 'full'?)", "save_all", "every(k)", "selective"]),
         (["--policy", "every(0)"], ["every(0)"]),

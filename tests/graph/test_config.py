@@ -49,6 +49,9 @@ def test_sizes_are_whole_and_at_least_one(size: str, value: Any) -> None:
         ({"width": 9, "positions": "sinusoidal"}, "width 9 is odd: sinusoidal positions need an even width"),
         ({"eps": 0.0}, "eps is 0.0: LayerNorm needs a positive one"),
         ({"eps": float("nan")}, "eps is nan: LayerNorm needs a positive one"),
+        ({"dropout": 1.0}, "dropout is 1.0: give a share from 0 up to but not including 1"),
+        ({"dropout": -0.1}, "dropout is -0.1: give a share"),
+        ({"dropout": float("nan")}, "dropout is nan: give a share"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(wrong: dict[str, Any], message: str) -> None:
@@ -91,10 +94,16 @@ def test_json_with_a_field_too_few_or_too_many_is_refused(change: str) -> None:
     if change == "missing":
         del values["eps"]
     else:
-        values["dropout"] = 0.1
-    field = "eps" if change == "missing" else "dropout"
+        values["droput"] = 0.1
+    field = "eps" if change == "missing" else "droput"
     with pytest.raises(InputError, match=f"missing or unknown field '{field}'"):
         DecoderConfig.from_json(values)
+
+
+def test_json_from_before_there_was_dropout_means_none() -> None:
+    values = PRESETS["small"].to_json()
+    del values["dropout"]
+    assert DecoderConfig.from_json(values) == PRESETS["small"]
 
 
 def test_a_configuration_cannot_be_changed() -> None:

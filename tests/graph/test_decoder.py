@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fastbp.graph.config import PRESETS, DecoderConfig
 from fastbp.graph.decoder import decoder_graph, parameter_shapes, sinusoidal_positions
+from fastbp.ops.op import FIRST
 
 BIASED = DecoderConfig(1, 6, 2, 10, 4, 9, attention_bias=True, feed_forward_bias=True)
 BARE = DecoderConfig(1, 6, 2, 10, 4, 9, attention_bias=False, feed_forward_bias=False, positions="sinusoidal")
@@ -20,6 +23,7 @@ BARE_PARAMETERS = """
 wte ln1.weight ln1.bias attn.wq attn.wk attn.wv attn.wo ln2.weight ln2.bias mlp.w1 mlp.w2 final.ln.weight final.ln.bias
 """
 BLOCK_NODES = "ln1 qkv o proj mid ln2 u g z"
+OPS_OF = {"tiled": "tiled_attention", "materialised": "attention"}
 FIRST_OPS = "embedding layernorm qkv attention linear residual layernorm linear gelu linear residual"
 
 
@@ -94,6 +98,28 @@ def test_attributes_reach_the_nodes() -> None:
     assert all(node.attributes == {"eps": 1e-3} for node in graph.nodes if node.op_name == "layernorm")
     assert graph.by_name["blocks.0.g"].attributes == {"tanh": 0.0}
     assert decoder_graph(BIASED, 2).by_name["blocks.0.g"].attributes == {"tanh": 1.0}
+
+
+@pytest.mark.parametrize("attention", ["tiled", "materialised"])
+def test_dropout_adds_a_node_behind_either_sublayer_and_changes_the_attention(attention: str) -> None:
+    plain = DecoderConfig.preset("seed", attention=attention)
+    graph = decoder_graph(replace(plain, dropout=0.1), 1)
+    names = "ln1 qkv o proj proj_dropped mid ln2 u g z z_dropped"
+    assert [node.name for node in graph.nodes][1:12] == [f"blocks.0.{name}" for name in names.split()]
+    state = graph.tensors["dropout_state"]
+    assert (state.kind, state.dtype, state.shape) == ("host", "int32", (2,))
+    droppers = [node for node in graph.nodes if "state" in node.ports]
+    assert [node.op_name for node in droppers[:3]] == [OPS_OF[attention] + "_dropout", "dropout", "dropout"]
+    assert [node.attributes for node in droppers] == [{"rate": 0.1, "place": float(i)} for i in range(6)]
+    assert graph.by_name["blocks.0.mid"].ports["f"] == "blocks.0.proj_dropped"
+    assert graph.by_name["blocks.1.x"].ports["f"] == "blocks.0.z_dropped"
+    assert graph.read_by_backward == decoder_graph(plain, 1).read_by_backward
+
+
+def test_without_dropout_nothing_is_there_of_it() -> None:
+    graph = decoder_graph(PRESETS["seed"], 1)
+    assert "dropout_state" not in graph.tensors
+    assert not any("dropout" in node.op_name or FIRST in node.dims for node in graph.nodes)
 
 
 def test_workers_size_the_scratch_and_nothing_else() -> None:

@@ -133,7 +133,9 @@ def _sequences() -> list[Sample]:
             Sample(name, Dims(dict(zip("BTCHS", sizes, strict=True))), {"rate": rate, "place": place})
             for name in ("attention_dropout", "tiled_attention_dropout")
             for sizes, rate, place in (
-                ((1, 1, 17, 1, 0), 0.5, 0.0), ((3, 5, 34, 2, 4), 0.2, 3.0), ((3, 70, 51, 3, 0), 0.1, 6.0),
+                ((1, 1, 17, 1, 0), 0.5, 0.0),
+                ((3, 5, 34, 2, 4), 0.2, 3.0),
+                ((3, 70, 51, 3, 0), 0.1, 6.0),
                 ((1, 130, 32, 2, 1), 0.7, 3.0),
             )
         ),

@@ -1,4 +1,4 @@
-"""What is special about attention with dropout: p is saved as the softmax left it, and M is one function of the state."""
+"""What is special about attention with dropout: p is saved as the softmax left it; M is that of absolute rows."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
-from fastbp.ops.op import Op
+from fastbp.ops.op import FIRST, Op
 
 
 def _kernel(*arguments: object) -> None:
@@ -102,6 +102,14 @@ def test_a_slice_cuts_what_begins_with_the_independent_dimension() -> None:
     assert [port for port in [*TOY.ports(), "q"] if TOY.sliced(port)] == ["x", "ids", "y", "losses", "r"]
     other = replace(TOY, independent_along="C")
     assert [port for port in other.ports() if other.sliced(port)] == ["w", "b"]
+
+
+def test_a_cut_tells_where_it_begins_to_an_op_that_asks() -> None:
+    dims = TOY.extended({"N": 50, "C": 4, "W": 2})
+    assert TOY.cut(dims, 20, 30) == TOY.extended(dims.but(N=10))
+    asking = replace(TOY, dims=(*TOY.dims, FIRST))
+    dims = asking.extended({**dims, FIRST: 100})
+    assert asking.cut(dims, 20, 30) == asking.extended(dims.but(N=10, **{FIRST: 120}))
 
 
 def test_kernels_and_phases_by_direction() -> None:

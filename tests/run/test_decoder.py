@@ -159,6 +159,48 @@ def test_gradients_are_slopes_of_the_loss(config: DecoderConfig, backend: str) -
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("attention", ["tiled", "materialised"])
+def test_with_dropout_gradients_are_slopes_of_the_loss_under_one_mask(attention: str, backend: str) -> None:
+    config = replace(BIASED, dropout=0.3, attention=attention)
+    decoder = ready(config, backend=backend, dtype="float64")
+    decoder.choose_masks(1, 2, 3)
+    decoder.forward_backward()
+    direction = np.random.default_rng(1).standard_normal(decoder.parameters.flat.size)
+    slope, start, losses = float(direction @ decoder.gradients.flat), decoder.parameters.flat.copy(), []
+    for step in (1e-5, -1e-5):
+        decoder.parameters.flat[:] = start + step * direction
+        decoder.forward_backward()
+        losses.append(decoder.loss)
+    assert abs(slope) > 0.01
+    assert (losses[0] - losses[1]) / 2e-5 == pytest.approx(slope, rel=1e-7)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("attention", ["tiled", "materialised"])
+def test_evaluation_leaves_nothing_out(attention: str, backend: str) -> None:
+    config = replace(BIASED, attention=attention)
+    plain, dropping = (ready(replace(config, dropout=p), backend=backend, workers=2) for p in (0.0, 0.4))
+    plain.evaluate()
+    for update in range(2):
+        dropping.choose_masks(1, update)
+        dropping.forward_backward()
+        assert dropping.losses.tobytes() != plain.losses.tobytes()
+        dropping.evaluate()
+        assert dropping.losses.tobytes() == plain.losses.tobytes()
+
+
+def test_masks_are_a_function_of_seed_update_and_micro_batch() -> None:
+    decoder, other = (ready(replace(SEED, dropout=0.1)) for _ in range(2))
+    keys = set()
+    for counter in ((0, 0, 0), (1, 0, 0), (0, 1, 0), (0, 0, 1), (2**64 - 1, 10**6, 99)):
+        decoder.choose_masks(*counter)
+        keys.add(decoder.dropout_state.tobytes())
+        other.choose_masks(*counter)
+        assert np.array_equal(decoder.dropout_state, other.dropout_state)
+    assert len(keys) == 5
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_gradients_add_up_until_they_are_cleared(backend: str) -> None:
     decoder = ready(backend=backend, dtype="float64")
     decoder.forward_backward()

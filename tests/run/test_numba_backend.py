@@ -73,12 +73,12 @@ def test_a_folder_that_cannot_be_made_is_no_folder(monkeypatch: pytest.MonkeyPat
     assert cache_folder() is None
 
 
-@pytest.mark.parametrize("changed", ["ops/gelu.py", "kernels/gelu.py", "simd/gemm.py"])
+@pytest.mark.parametrize("changed", ["base/philox.py", "ops/gelu.py", "kernels/gelu.py", "simd/gemm.py"])
 def test_a_change_in_any_kernels_source_changes_the_folder(
     changed: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     package = tmp_path / "fastbp"
-    for folder in ("ops", "kernels", "simd", "run"):
+    for folder in ("base", "ops", "kernels", "simd", "run"):
         (package / folder).mkdir(parents=True)
         for path in (PACKAGE / folder).glob("*.py"):
             (package / folder / path.name).write_bytes(path.read_bytes())

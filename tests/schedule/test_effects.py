@@ -89,5 +89,7 @@ def test_a_slice_changes_the_independent_dimension_and_what_derives_from_it() ->
     dims = sliced_dims(node, (4, 9))
     assert (dims.N, dims.V, dims.C) == (5, 64, 16)
     assert sliced_dims(GRAPH.by_name["blocks.0.o"], (1, 3)).B == 2
+    dropped = decoder_graph(DecoderConfig.preset("seed", dropout=0.1), 3).by_name["blocks.0.o"]
+    assert (dropped.dims.S, sliced_dims(dropped, (1, 3)).S, sliced_dims(dropped, (1, 3)).B) == (0, 1, 2)
     many = decoder_graph(DecoderConfig.preset("seed"), 20, workers=1).by_name["losses"]
     assert sliced_dims(many, (0, 5)).P < many.dims.P == sliced_dims(many, (0, 160)).P

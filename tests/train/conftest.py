@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -35,16 +36,17 @@ def data(tokenizer: CharTokenizer, config: DecoderConfig) -> Split:
 
 @pytest.fixture
 def make_trainer(config: DecoderConfig, data: Split) -> Callable[..., Trainer]:
-    """A fresh trainer of the seed's decoder; of a `backend`, `policy`, `batch` and `optimiser`."""
+    """A fresh trainer of the seed's decoder; of a `backend`, `policy`, `batch`, `optimiser` and `dropout`."""
 
     def make(
         backend: str = "numba",
         policy: str = "save_all",
         batch: int = 2,
         optimiser: AdamWSettings | None = None,
+        dropout: float = 0.0,
         **options: Any,
     ) -> Trainer:
-        decoder = Decoder(config, batch, policy=policy, backend=backend, workers=1)
+        decoder = Decoder(replace(config, dropout=dropout), batch, policy=policy, backend=backend, workers=1)
         decoder.initialise(3)
         rate = LearningRate("cosine", 1e-2, 1e-3, warmup=3, updates=UPDATES)
         return Trainer(decoder, data, rate, optimiser, **{"seed": 5, "evaluation_windows": 4} | options)

@@ -59,6 +59,11 @@ def test_what_is_written_comes_back(path: Path) -> None:
     assert read_manifest(path) == make()
 
 
+def test_a_manifest_from_before_there_was_dropout_is_read(path: Path) -> None:
+    forge(path, lambda content: content["config"].pop("dropout"))
+    assert read_manifest(path) == make()
+
+
 def test_the_text_is_json_in_ascii_that_says_what_there_is(path: Path) -> None:
     content = json.loads(path.read_text("ascii"))
     assert content["version"] == 1
@@ -188,7 +193,9 @@ def put_config(**values: Any) -> Callable[[Content], Any]:
         (put_config(positions=["learned"]), "positions ['learned']"),
         (put_config(positions="rotary"), "'rotary'"),
         (put_config(eps="tiny"), "eps 'tiny'"),
-        (put_config(dropout=0.1), "unknown field 'dropout'"),
+        (put_config(droput=0.1), "unknown field 'droput'"),
+        (put_config(dropout="half"), "dropout 'half'"),
+        (put_config(dropout=1.0), "dropout is 1.0"),
         (lambda content: content["config"].pop("eps"), "field 'eps'"),
     ],
 )

@@ -47,11 +47,14 @@ def test_updates_lower_the_loss(make_trainer: MakeTrainer, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_run_that_stops_at_any_update_goes_on_with_the_same_bits(make_trainer: MakeTrainer, backend: str) -> None:
-    straight = make_trainer(backend)
+@pytest.mark.parametrize("options", [{}, {"dropout": 0.2, "accumulate": 2}], ids=["plain", "dropout"])
+def test_a_run_that_stops_at_any_update_goes_on_with_the_same_bits(
+    make_trainer: MakeTrainer, backend: str, options: dict[str, float]
+) -> None:
+    straight = make_trainer(backend, **options)
     expected = [straight.update() for _ in range(UPDATES)]
     for stop in range(UPDATES + 1):
-        first, second = make_trainer(backend), make_trainer(backend)
+        first, second = make_trainer(backend, **options), make_trainer(backend, **options)
         records = [first.update() for _ in range(stop)]
         second.decoder.initialise(99)
         state = (first.decoder.parameters, first.optimiser.first_moments, first.optimiser.second_moments)
@@ -63,13 +66,44 @@ def test_a_run_that_stops_at_any_update_goes_on_with_the_same_bits(make_trainer:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_evaluation_leaves_training_alone(make_trainer: MakeTrainer, backend: str) -> None:
-    plain, watched = make_trainer(backend), make_trainer(backend, evaluation_windows=7)
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_evaluation_leaves_training_alone(make_trainer: MakeTrainer, backend: str, dropout: float) -> None:
+    plain = make_trainer(backend, dropout=dropout)
+    watched = make_trainer(backend, dropout=dropout, evaluation_windows=7)
     for _ in range(UPDATES):
         assert plain.update() == watched.update()
         for part in ("training", "validation"):
             assert watched.evaluate(part) == watched.evaluate(part)
     assert bits(plain) == bits(watched)
+
+
+def test_every_pass_has_masks_of_its_own(make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = make_trainer("numpy", dropout=0.2, accumulate=2)
+    keys: list[bytes] = []
+    run = trainer.decoder.runner.run
+    state = trainer.decoder.dropout_state
+    monkeypatch.setattr(trainer.decoder.runner, "run", lambda program: (keys.append(state.tobytes()), run(program)))
+    for _ in range(3):
+        trainer.update()
+    assert len(set(keys)) == 6
+    other = make_trainer("numpy", dropout=0.2, accumulate=2, seed=6)
+    other.update()
+    assert other.decoder.dropout_state.tobytes() not in keys
+
+
+def test_the_culprit_is_sought_under_the_same_masks(make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = make_trainer("numpy", dropout=0.2, accumulate=2)
+    runner, state = trainer.decoder.runner, trainer.decoder.dropout_state
+    run, watched = runner.run, runner.run_watched
+    keys: dict[str, list[bytes]] = {"run": [], "watched": []}
+    monkeypatch.setattr(runner, "run", lambda program: (keys["run"].append(state.tobytes()), run(program)))
+    monkeypatch.setattr(
+        runner, "run_watched", lambda *given: (keys["watched"].append(state.tobytes()), watched(*given))[1]
+    )
+    trainer.decoder.parameters["blocks.1.mlp.w2"][:] = 3e38
+    with pytest.raises(NonFinite, match="^update 1: not finite first in"):
+        trainer.update()
+    assert keys["watched"] == keys["run"][:1]
 
 
 def test_evaluation_is_the_mean_over_all_windows(make_trainer: MakeTrainer) -> None:
