@@ -112,16 +112,21 @@ static __attribute__((noinline, unused)) void strip_scores(
     BY_VECTORS(vectors, strip_rows, rows, D, k, k_row, 1, query, BLOCK, s, BLOCK, 0, peak);
 }
 
+/* C += A·B where A is a tile of scores and its columns are rows of the product: with its strides as constants. */
+static __attribute__((noinline, unused)) void strip_sums(
+    int64_t vectors, int64_t rows, int64_t depth, const real *a, const real *b, int64_t b_row, real *c, int64_t c_row)
+{
+    BY_VECTORS(vectors, strip_rows, rows, depth, a, BLOCK, 1, b, b_row, c, c_row, 1, NULL);
+}
+
 /* The same for a C of any number of vectors, in parts as even as they come. */
-static void wide_product(
-    int64_t vectors, int64_t rows, int64_t depth, const real *a, int64_t a_row, int64_t a_col, const real *b,
-    int64_t b_row, real *c, int64_t c_row, int add)
+INLINE void wide_sums(
+    int64_t vectors, int64_t rows, int64_t depth, const real *a, const real *b, int64_t b_row, real *c, int64_t c_row)
 {
     const int64_t parts = (vectors + QUERY_VECTORS - 1) / QUERY_VECTORS;
     for (int64_t p = 0; p < parts; p++) {
         const int64_t v = vectors * p / parts, at = v * LANES;
-        strip_product(
-            vectors * (p + 1) / parts - v, rows, depth, a, a_row, a_col, b + at, b_row, c + at, c_row, add);
+        strip_sums(vectors * (p + 1) / parts - v, rows, depth, a, b + at, b_row, c + at, c_row);
     }
 }
 
@@ -638,10 +643,9 @@ INLINE void attend_backward_strip(
         BY_VECTORS(count, slope, rows, head, p, ds, w.lse + at, w.delta + at);
     if (strip.lo >= q0)
         clear_hidden(rows, strip.lo - q0 - at, p, ds);
-    wide_product(
-        columns, rows, queries - at, p, BLOCK, 1, w.dout_rows + at * w.dout_row, w.dout_row, w.dv + keys, w.row, 1);
+    wide_sums(columns, rows, queries - at, p, w.dout_rows + at * w.dout_row, w.dout_row, w.dv + keys, w.row);
     fetch(&state->coming);
-    wide_product(columns, rows, queries - at, ds, BLOCK, 1, w.query_rows + at * w.row, w.row, w.dk + keys, w.row, 1);
+    wide_sums(columns, rows, queries - at, ds, w.query_rows + at * w.row, w.row, w.dk + keys, w.row);
     fetch(&state->coming);
     strip_product(count, head.D, rows, w.k + keys, 1, w.row, ds, BLOCK, w.dq + at, BLOCK, strip.lo > 0);
     fetch(&state->coming);

@@ -101,7 +101,7 @@ def test_the_culprit_is_sought_under_the_same_masks(make_trainer: MakeTrainer, m
         runner, "run_watched", lambda *given: (keys["watched"].append(state.tobytes()), watched(*given))[1]
     )
     trainer.decoder.parameters["blocks.1.mlp.w2"][:] = 3e38
-    with pytest.raises(NonFinite, match="^update 1: not finite first in"):
+    with pytest.raises(NonFinite, match=r"^update 1: not finite first in"):
         trainer.update()
     assert keys["watched"] == keys["run"][:1]
 
