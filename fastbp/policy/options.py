@@ -203,9 +203,9 @@ def _shape(graph: Graph) -> tuple[str, ...]:
 @cache
 def _walk(shape: tuple[str, ...], keep: frozenset[str], outer: int, inner: int) -> Walked:
     """The live sets of a block of at most three by three slices."""
-    config = DecoderConfig(
-        1, 2, 1, 8, max(inner, 2), 2, attention="materialised" if "attention" in shape else "tiled",
-    )  # fmt: skip
+    attention = "tiled" if any(name.startswith("tiled") for name in shape) else "materialised"
+    dropout = 0.5 if any("dropout" in name for name in shape) else 0.0
+    config = DecoderConfig(1, 2, 1, 8, max(inner, 2), 2, attention=attention, dropout=dropout)
     graph = decoder_graph(config, outer)
     effects = Effects(graph)
     plan = Plan("", frozenset(f"blocks.0.{name}" for name in keep) | {"blocks.0.x"}, 1)

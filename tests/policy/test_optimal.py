@@ -39,6 +39,7 @@ GRAPHS = {
     "materialised": graph(2, attention="materialised"),
     "odd": decoder_graph(DecoderConfig(3, 24, 3, 50, 70, 33), 3, workers=1),
     "one token": decoder_graph(DecoderConfig(2, 16, 2, 32, 1, 20), 5, workers=1),
+    "dropout": decoder_graph(DecoderConfig(2, 32, 2, 96, 128, 97, dropout=0.2), 3, workers=2),
     "numpy": decoder_graph(DecoderConfig(2, 16, 2, 32, 64, 20), 2, workers=0),
 }
 
