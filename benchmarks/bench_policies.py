@@ -3,6 +3,7 @@ of every round is a fresh process, one at a time, in an order that is shuffled a
 Prints a Markdown table; --out writes policies-PRESET.csv and policies-PRESET.png.
 
     python benchmarks/bench_policies.py [--presets medium] [--policies "save_all,selective(gelu, layernorm),full"]
+        [--budgets "80%,200MiB"]
         [--peers "torch eager,torch compile@0.5,jax scan-remat"] [--rounds 3] [--seconds 5] [--out DIR]
 """
 
@@ -17,19 +18,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fastbp.base.units import format_bytes
+from fastbp.base.units import exact_bytes, format_bytes, parse_bytes
 from fastbp.commands.options import BATCH, whole
 from fastbp.commands.terminal import measuring
 from fastbp.graph.config import DecoderConfig
 from fastbp.graph.decoder import decoder_graph
+from fastbp.policy.named import make_plan
+from fastbp.policy.optimal import layout_bytes
 from fastbp.report.bench import milliseconds
 from fastbp.report.plot import memory_against_time
 from fastbp.run.contender import Contender, ContenderFailed, Memory, installed
 from fastbp.run.measure import Spread, in_turn
+from fastbp.run.seconds import seconds_of_calls
 from fastbp.run.workers import choose_workers
 from fastbp.train.benchmark import description
 
 MARK = "fastbp save_all"
+BUDGETS = "85%,66%,50%,33%,25%,15%,10%"
 POLICIES = "save_all,selective(layernorm),selective(gelu, layernorm),selective(mlp),every(2),sqrt,full"
 PEERS = (
     "torch eager,torch chunked,torch selective,torch checkpoint,torch compile@1,torch compile@0.75,torch compile@0.5,"
@@ -144,8 +149,24 @@ def write(rows: Sequence[Row], preset: str, folder: Path) -> None:
     memory_against_time(rows, f"{preset}, batch {BATCH[preset]}", folder / f"policies-{preset}.png")
 
 
+def budget_policies(preset: str, budgets: Sequence[str], say: Callable[[str], None]) -> list[str]:
+    """The planner's policies for sizes, or shares of what save_all needs. Its calls are measured here, if they are not
+    yet, so that no contender has to.
+    """
+    config, batch = DecoderConfig.preset(preset), BATCH[preset]
+    graph = decoder_graph(config, batch, workers=choose_workers(None, decoder_graph(config, batch).products_per_pass))
+    whole_bytes = layout_bytes(graph, make_plan(graph, "save_all"))
+    seconds_of_calls(config, batch, workers=choose_workers(None, graph.products_per_pass), say=say)
+    sizes = [
+        round(float(each[:-1]) / 100 * whole_bytes) if each.endswith("%") else parse_bytes(each) for each in budgets
+    ]
+    return [f"optimal({exact_bytes(size)})" for size in sizes]
+
+
 def bench(labels: Sequence[str], preset: str, options: argparse.Namespace) -> None:
     with measuring() as say:
+        ours = (f"fastbp {policy}" for policy in budget_policies(preset, options.budgets, say))
+        labels = [*labels, *ours]
         found, failed = measure(labels, preset, options.rounds, options.seconds, say)
     if MARK in failed:
         raise SystemExit(f"{MARK} failed: {failed[MARK]}")
@@ -160,6 +181,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--presets", type=split_list, default="medium")
     parser.add_argument("--policies", type=split_list, default=POLICIES, help="save_all, the mark, is always there")
+    parser.add_argument("--budgets", type=split_list, default=BUDGETS, help="of the planner: sizes, or % of save_all's")
     parser.add_argument("--peers", type=split_list, default=PEERS, help="modes of torch and JAX; '' for none")
     parser.add_argument("--rounds", type=whole(), default=3, help="fresh processes of each")
     parser.add_argument("--seconds", type=float, default=5.0, help="of updates in each process, at least one turn")

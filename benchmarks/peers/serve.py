@@ -80,10 +80,14 @@ class Served:
 def serve_fastbp(wish: SimpleNamespace, backend: str) -> Served:
     """Its figures are the arena's: gradients of parameters lie elsewhere."""
     from fastbp.graph.config import DecoderConfig
+    from fastbp.policy.cost import COSTS
+    from fastbp.run.seconds import seconds_of_calls
     from fastbp.train.synthetic import synthetic_trainer
 
     config = DecoderConfig.from_json(wish.config)
-    trainer = synthetic_trainer(config, wish.batch, backend=backend, workers=wish.workers, policy=wish.policy)
+    how = {"backend": backend, "workers": wish.workers}
+    cost = seconds_of_calls(config, wish.batch, **how) if wish.policy.startswith("optimal(") else COSTS["roofline"]
+    trainer = synthetic_trainer(config, wish.batch, policy=wish.policy, cost=cost, **how)
     decoder = trainer.decoder
 
     def activations() -> dict[str, Any]:

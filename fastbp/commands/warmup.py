@@ -1,5 +1,6 @@
 """Compiles and caches the kernels, so that the next run starts at once; with
---tune, finds the blocks of products that suit this CPU and remembers them."""
+--tune, finds the blocks of products that suit this CPU and remembers them; with
+--costs, measures what a planner weighs."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from fastbp.run.blocking import Blocking, remember
 from fastbp.run.decoder import Decoder
 from fastbp.run.numba_backend import address, cache_folder, prepare
 from fastbp.run.products import products_of
+from fastbp.run.seconds import seconds_of_calls
 from fastbp.run.tune import Tuned, tune
 
 TUNE_SECONDS = 3.0
@@ -33,12 +35,30 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="measure blocks of products on a decoder's shapes and keep the fastest for this CPU; the bits of results"
         " stay the same (default: off)",
     )  # fmt: skip
+    parser.add_argument(
+        "--costs", action="store_true",
+        help="measure what every call of a block takes in every slice, for plans under a budget, and keep it (default:"
+        " off; the first plan of a shape does it)",
+    )  # fmt: skip
     add_backend(parser)
     add_model_options(parser)
 
 
 def run(options: argparse.Namespace) -> Result:
+    if options.costs:
+        return _costs(options)
     return _tune(options) if options.tune else _compile(options)
+
+
+def _costs(options: argparse.Namespace) -> Result:
+    start = time.perf_counter()
+    with measuring() as say:
+        found = seconds_of_calls(
+            chosen_config(options), chosen_batch(options), backend=options.backend, dtype=options.dtype, say=say
+        )
+    seconds = time.perf_counter() - start
+    line = f"{len(found.nanoseconds)} calls of a block measured or known in {format_seconds(seconds)}"
+    return {"seconds": seconds, "calls": len(found.nanoseconds)}, wrapped(line, 2), 0
 
 
 def _compile(options: argparse.Namespace) -> Result:

@@ -19,12 +19,14 @@ from fastbp.graph.config import DecoderConfig
 from fastbp.graph.decoder import decoder_graph
 from fastbp.policy.cost import BACKWARD, FORWARD, Measured
 from fastbp.policy.options import slicings
+from fastbp.run.backend import choose_backend
 from fastbp.run.barrier import Barrier
 from fastbp.run.cpu_name import cpu_name
 from fastbp.run.decoder import Decoder
 from fastbp.run.instruction import Instruction
 from fastbp.run.kept import keep, kept
 from fastbp.run.program import Program
+from fastbp.run.workers import choose_workers
 from fastbp.schedule.actions import Backward, Forward, Reduce
 from fastbp.schedule.plan import Plan, Slices
 
@@ -40,6 +42,8 @@ def seconds_of_calls(
     say: Say = lambda what: None,
 ) -> Measured:  # fmt: skip
     """The costs of a block's calls: those that are kept, else measured now and kept."""
+    backend = choose_backend(backend).name
+    workers = choose_workers(workers, decoder_graph(config, batch).products_per_pass)
     name = _name(config, batch, backend, workers, dtype)
     found = kept("seconds.json").get(name)
     if found is None:
@@ -58,9 +62,7 @@ def _as_json(found: Mapping[Key, float]) -> list[list[Any]]:
     return [[*key, max(1, round(1e9 * seconds))] for key, seconds in found.items()]
 
 
-def _measure(
-    config: DecoderConfig, batch: int, backend: str, workers: int | None, dtype: str, say: Say
-) -> dict[Key, float]:
+def _measure(config: DecoderConfig, batch: int, backend: str, workers: int, dtype: str, say: Say) -> dict[Key, float]:
     one = replace(config, blocks=1, vocab=2)
     graph = decoder_graph(one, batch)
     found: dict[Key, float] = {}

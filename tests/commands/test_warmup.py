@@ -55,3 +55,12 @@ def test_the_folder_is_named(
 def test_an_unknown_dtype_is_refused(fastbp: RunCommand, compiled: list[tuple[str, str, str]]) -> None:
     fastbp("warmup", "--dtype", "float23").refused("(did you mean 'float32'?)")
     assert not compiled
+
+
+def test_costs_are_measured_once(fastbp: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FASTBP_CACHE_DIR", str(tmp_path))
+    first = fastbp("warmup", "--costs", "--preset", "seed", "--json").json
+    assert first["calls"] > 20
+    before = (tmp_path / "seconds.json").read_bytes()
+    assert fastbp("warmup", "--costs", "--preset", "seed", "--json").json["calls"] == first["calls"]
+    assert (tmp_path / "seconds.json").read_bytes() == before
