@@ -75,7 +75,7 @@ def explain(simulation: Simulation, tensor: str) -> Explanation:
 
 
 def changed(graph: Graph, plan: Plan, words: str) -> Plan:
-    """A plan with a tensor kept or recomputed: "qkv=keep", "blocks.3.u=recompute". Raises InputError for other words."""
+    """A plan with a tensor kept or recomputed: "qkv=keep", "u=recompute". Raises InputError for other words."""
     name, _, how = words.partition("=")
     if how not in ("keep", "recompute"):
         raise InputError(f"--what-if {words}: write TENSOR=keep or TENSOR=recompute")

@@ -193,26 +193,55 @@ class Planner:
         """The cheapest plan with at most `limit` bytes live at any tick."""
         reached: list[list[tuple[np.ndarray, ...]]] = [[] for _ in range(self.graph.blocks + 1)]
         labels: list[Labels] = []
-        steps = [*self.first_steps, *self.steps]
-        every, first = range(len(self.first_steps), len(steps)), range(len(steps))
         for block in range(self.graph.blocks + 1):
             labels.append(_merged(reached[block]) if block else _start())
-            for i in (every if block else first) if block < self.graph.blocks else ():
-                step = steps[i]
-                if block + step.blocks <= self.graph.blocks and len(labels[block].kept):
-                    fits = np.flatnonzero(labels[block].kept + step.needed_bytes <= limit)
-                    if len(fits):
-                        kept, cost = labels[block].kept[fits] + step.kept_bytes, labels[block].cost[fits] + step.cost
-                        reached[block + step.blocks].append((kept, cost, np.full(len(fits), i), fits))
-        return self._traced(labels, steps, limit)
+            here = labels[block]
+            roomy = int(np.searchsorted(here.kept, limit - self._most_needed, "right"))
+            for i in self._allowed(block):
+                step = self._every_step[i]
+                # Where every step fits, those that another beats in bytes kept and in cost are of no use.
+                begin = roomy if i in self._beaten else 0
+                end = int(np.searchsorted(here.kept, limit - step.needed_bytes, "right"))
+                if begin < end and block + step.blocks <= self.graph.blocks:
+                    kept, cost = here.kept[begin:end] + step.kept_bytes, here.cost[begin:end] + step.cost
+                    columns = (kept, cost, np.full(end - begin, i), np.arange(begin, end))
+                    reached[block + step.blocks].append(columns)
+        return self._traced(labels, limit)
 
-    def _traced(self, labels: list[Labels], steps: list[Step], limit: int) -> Found | None:
+    @cached_property
+    def _every_step(self) -> list[Step]:
+        return [*self.first_steps, *self.steps]
+
+    def _allowed(self, block: int) -> range:
+        """The steps that may begin at a block."""
+        every = len(self._every_step)
+        return range(0) if block == self.graph.blocks else range(len(self.first_steps) if block else 0, every)
+
+    @cached_property
+    def _most_needed(self) -> int:
+        return max(step.needed_bytes for step in self._every_step)
+
+    @cached_property
+    def _beaten(self) -> frozenset[int]:
+        """Steps than which one that may begin at the same blocks, and as long, keeps less and costs less."""
+        kept, cost = ([getattr(step, name) for step in self._every_step] for name in ("kept_bytes", "cost"))
+        lengths = [(step.blocks, step.with_input) for step in self._every_step]
+
+        def beats(i: int, j: int) -> bool:
+            better = kept[i] <= kept[j] and cost[i] <= cost[j] and (kept[i], cost[i]) != (kept[j], cost[j])
+            return better and lengths[i] == lengths[j]
+
+        every = range(len(self._every_step))
+        return frozenset(j for j in every if any(beats(i, j) for i in every))
+
+    def _traced(self, labels: list[Labels], limit: int) -> Found | None:
+        steps = self._every_step
         last, least = labels[-1], min(nbytes for _, nbytes in self.heads)
         fits = np.flatnonzero(last.kept + least <= limit)
         if not len(fits):
             return None
         at = int(fits[np.argmin(last.cost[fits])])
-        cost, flops = int(last.cost[at]), 0
+        total, flops = int(last.cost[at]), 0
         rows = next(rows for rows, nbytes in self.heads if last.kept[at] + nbytes <= limit)
         peak = int(last.kept[at]) + dict(self.heads)[rows]
         keep, slices = {"final.x"}, [Slices(1, 1)] * self.graph.blocks
@@ -226,7 +255,7 @@ class Planner:
             slices[block : block + step.blocks] = [step.option.slices] * step.blocks
             keep |= {f"blocks.{block}.{name}" for name in step.option.keep}
             keep |= {f"blocks.{block}.x"} if step.with_input else set()
-        return Found(Plan("optimal", frozenset(keep), rows, tuple(slices)), peak, flops, cost // TIES)
+        return Found(Plan("optimal", frozenset(keep), rows, tuple(slices)), peak, flops, total // TIES)
 
 
 def layout_bytes(graph: Graph, plan: Plan) -> int:
