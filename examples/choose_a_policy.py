@@ -13,7 +13,15 @@ tokens = random.integers(0, config.vocab, (12, config.context))
 reference = None
 
 print(f"{'policy':<28} {'peak bytes':>12} {'measured':>12} {'extra FLOPs':>12}  same bits")
-for policy in ("save_all", "selective(gelu, layernorm)", "selective(mlp)", "every(2)", "full"):
+for policy in (
+    "save_all",
+    "selective(gelu, layernorm)",
+    "selective(mlp)",
+    "every(2)",
+    "full",
+    "optimal(8MiB)",
+    "optimal(2MiB)",
+):
     decoder = Decoder(config, batch=12, policy=policy)
     decoder.initialise(seed=0)
     decoder.tokens[:] = tokens
