@@ -122,10 +122,24 @@ def policy_rows(lines: list[str], folder: Path) -> dict[str, dict[str, str]]:
 
 
 def test_policies_measure_what_they_predict(tmp_path: Path) -> None:
-    options = ("--presets", "seed", "--policies", "full,selective(gelu, layernorm),nothing", "--peers", "")
-    lines = output("bench_policies.py", *options, "--rounds", 2, "--seconds", 0, "--out", tmp_path / "new")
+    options = (
+        "--presets",
+        "seed",
+        "--policies",
+        "full,selective(gelu, layernorm),nothing",
+        "--peers",
+        "",
+        "--budgets",
+        "90%",
+    )
+    lines = output(
+        "bench_policies.py", *options, "--budgets", "90%", "--rounds", 2, "--seconds", 0, "--out", tmp_path / "new"
+    )
     rows = policy_rows(lines, tmp_path / "new")
-    assert list(rows) == ["fastbp save_all", "fastbp full", "fastbp selective(gelu, layernorm)"]
+    *named, planned = rows
+    assert named == ["fastbp save_all", "fastbp full", "fastbp selective(gelu, layernorm)"]
+    assert re.fullmatch(r"fastbp optimal\(\d+\)", planned)
+    assert int(rows[planned]["measured_peak_bytes"]) <= 0.9 * int(rows["fastbp save_all"]["measured_peak_bytes"]) + 1
     peaks = [int(row["measured_peak_bytes"]) for row in rows.values()]
     assert [int(row["predicted_peak_bytes"]) for row in rows.values()] == peaks
     assert peaks[0] > peaks[2] > peaks[1]
@@ -139,8 +153,23 @@ def test_policies_measure_what_they_predict(tmp_path: Path) -> None:
     "peer", [pytest.param("torch checkpoint", marks=needs_torch), pytest.param("jax scan-remat", marks=needs_jax)]
 )
 def test_policies_beside_a_peer(peer: str, tmp_path: Path) -> None:
-    options = ("--presets", "seed", "--policies", "save_all", "--peers", peer, "--rounds", 1, "--seconds", 0)
-    row = policy_rows(output("bench_policies.py", *options, "--out", tmp_path), tmp_path)[peer]
+    options = (
+        "--presets",
+        "seed",
+        "--policies",
+        "save_all",
+        "--budgets",
+        "",
+        "--peers",
+        peer,
+        "--rounds",
+        1,
+        "--seconds",
+        0,
+    )
+    row = policy_rows(
+        output("bench_policies.py", *options, "--rounds", 1, "--seconds", 0, "--out", tmp_path), tmp_path
+    )[peer]
     assert row["predicted_peak_bytes"] == row["kept_bytes"] == row["extra_flops_share"] == ""
     assert int(row["measured_peak_bytes"]) > 2 * 8 * 16 * 4  # the stream and its gradient
     assert float(row["median_seconds"]) > 0
@@ -150,8 +179,21 @@ def test_policies_beside_a_peer(peer: str, tmp_path: Path) -> None:
 @needs_jax
 @pytest.mark.slow
 def test_policies_beside_every_peer(tmp_path: Path, policies: dict[str, Any]) -> None:
-    options = ("--presets", "seed", "--policies", "save_all", "--rounds", 1, "--seconds", 0, "--out", tmp_path)
-    rows = policy_rows(output("bench_policies.py", *options), tmp_path)
+    options = (
+        "--presets",
+        "seed",
+        "--policies",
+        "save_all",
+        "--budgets",
+        "",
+        "--rounds",
+        1,
+        "--seconds",
+        0,
+        "--out",
+        tmp_path,
+    )
+    rows = policy_rows(output("bench_policies.py", *options, "--out", tmp_path), tmp_path)
     assert list(rows)[1:] == policies["PEERS"].split(",")
     assert all(row["measured_peak_bytes"] for row in rows.values())
 

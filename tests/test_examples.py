@@ -56,9 +56,12 @@ def test_choose_a_policy(tmp_path: Path) -> None:
         policy, peak, measured, extra, same = re.split(r"\s{2,}", row)
         assert (peak, same) == (measured, "True")
         found[policy] = int(peak), float(extra.removesuffix("%"))
-    assert len(found) == 5
+    assert len(found) == 7
     assert found["save_all"][1] == 0
-    assert found["full"][0] == min(peak for peak, _ in found.values()) < found["save_all"][0] / 2
+    assert found["full"][0] < found["save_all"][0] / 2
+    assert found["optimal(2MiB)"][0] <= 2 << 20
+    assert found["optimal(8MiB)"][0] <= 8 << 20
+    assert found["optimal(8MiB)"] < found["full"]
     assert all(extra > 0 for policy, (_, extra) in found.items() if policy != "save_all")
 
 

@@ -6,16 +6,18 @@ import argparse
 from collections.abc import Callable, Sequence
 
 from fastbp.base.errors import InputError, nearest
+from fastbp.base.late import Late
 from fastbp.base.units import parse_bytes
 from fastbp.graph.config import POSITIONS, PRESETS, DecoderConfig
 from fastbp.graph.decoder import ITEMSIZE
 from fastbp.policy.cost import COSTS, Cost
 from fastbp.policy.named import BUDGETED, policy_names
 from fastbp.run.backend import BACKENDS
-from fastbp.run.seconds import seconds_of_calls
 
 BATCH = {"seed": 1, "small": 12, "medium": 8, "gpt2": 1}
 """Sequences in a batch where none are asked for."""
+
+seconds_of_calls = Late("fastbp.run.seconds", "seconds_of_calls")  # imports Numba
 
 DTYPES = tuple(ITEMSIZE)
 
@@ -131,7 +133,7 @@ def chosen_cost(options: argparse.Namespace, policy: str, config: DecoderConfig,
     """What a planner minimises; calls are measured where that is asked for, and only for a policy that wants it."""
     if options.cost != "measured" or "(" not in policy or policy.split("(")[0] not in BUDGETED:
         return COSTS[options.cost if options.cost in COSTS else "roofline"]
-    return seconds_of_calls(
+    measured: Cost = seconds_of_calls(
         config,
         batch,
         backend=options.backend or "auto",
@@ -139,6 +141,7 @@ def chosen_cost(options: argparse.Namespace, policy: str, config: DecoderConfig,
         dtype=options.dtype or "float32",
         say=say,
     )
+    return measured
 
 
 def add_dtype(parser: argparse._ActionsContainer) -> None:

@@ -1,7 +1,7 @@
 """Shows a policy's plan without running it: what is kept, what is recomputed,
 the peak to the byte, its moment, and every tensor that is live then. A plan can
-be explained tensor by tensor, changed, saved and replayed; --frontier shows what
-each budget costs."""
+be explained tensor by tensor, changed, saved and replayed; --frontier shows
+what each budget costs."""
 
 from __future__ import annotations
 
@@ -46,17 +46,21 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_model_options(parser)
     add_run_options(parser)
     group = parser.add_argument_group("what is shown")
-    group.add_argument("--schedule", action="store_true", help="print every action of the schedule too")
+    group.add_argument("--schedule", action="store_true", help="print every action of the schedule too (default: off)")
     group.add_argument(
         "--explain", metavar="TENSOR",
-        help="what the plan does with a tensor: qkv, or blocks.3.qkv for one block's",
+        help="what the plan does with a tensor: qkv, or blocks.3.qkv for one block's (default: the plan)",
     )  # fmt: skip
     group.add_argument(
         "--what-if", metavar="TENSOR=HOW",
-        help="the same plan with a tensor kept or recomputed: qkv=keep, blocks.3.u=recompute",
+        help="the same plan with a tensor kept or recomputed: qkv=keep, blocks.3.u=recompute (default: the plan)",
     )  # fmt: skip
-    group.add_argument("--frontier", action="store_true", help="the cheapest plans from the smallest budget up")
-    group.add_argument("--save", metavar="FILE", help="write the plan; --policy 'saved(FILE)' replays it")
+    group.add_argument(
+        "--frontier", action="store_true", help="the cheapest plans from the smallest budget up (default: off)"
+    )
+    group.add_argument(
+        "--save", metavar="FILE", help="write the plan; --policy 'saved(FILE)' replays it (default: do not)"
+    )
 
 
 def run(options: argparse.Namespace) -> Result:
