@@ -158,29 +158,44 @@ class Planner:
 
     def plan(self, budget_bytes: int) -> Plan:
         """The plan. Raises DoesNotFit with the smallest budget that has one."""
+        found = self._laid_out(budget_bytes) or (self._smallest if self._smallest[0] <= budget_bytes else None)
+        if found is None:
+            raise DoesNotFit(
+                f"no plan fits into {format_bytes(budget_bytes)} ({budget_bytes} bytes) of activations:"
+                f" the smallest needs {self.smallest_bytes} bytes"
+            )
+        return replace(found[1], budget_bytes=budget_bytes, policy=f"optimal({exact_bytes(budget_bytes)})")
+
+    def _laid_out(self, budget_bytes: int) -> tuple[int, Plan] | None:
+        """The cheapest plan whose layout fits, looked for among those of less and less live bytes."""
         limit = budget_bytes
-        while True:
-            found = self.search(limit)
-            if found is None:
-                raise DoesNotFit(
-                    f"no plan fits into {format_bytes(budget_bytes)} ({budget_bytes} bytes) of activations:"
-                    f" the smallest needs {self.smallest_bytes} bytes"
-                )
+        while found := self.search(limit):
             size = layout_bytes(self.graph, found.plan)
             if size <= budget_bytes:
-                return replace(found.plan, budget_bytes=budget_bytes, policy=f"optimal({exact_bytes(budget_bytes)})")
-            limit -= size - budget_bytes
+                return size, found.plan
+            limit = found.peak_bytes - max(1, (size - budget_bytes) // 8)
+        return None
 
-    @cached_property
+    @property
     def smallest_bytes(self) -> int:
         """The smallest budget that has a plan."""
+        return self._smallest[0]
+
+    @cached_property
+    def _smallest(self) -> tuple[int, Plan]:
+        """The smallest layout, and its plan: that of the fewest live bytes, or of a few more that pack better."""
         low, high = 0, self.largest_bytes
         while low < high:
             middle = (low + high) // 2
             low, high = (low, middle) if self.search(middle) else (middle + 1, high)
         found = self.search(low)
         assert found is not None
-        return layout_bytes(self.graph, found.plan)
+        best = layout_bytes(self.graph, found.plan), found.plan
+        limit = best[0] - 1
+        while limit > low and (other := self.search(limit)):
+            best = min(best, (layout_bytes(self.graph, other.plan), other.plan), key=lambda each: each[0])
+            limit = other.peak_bytes - 1
+        return best
 
     @cached_property
     def largest_bytes(self) -> int:
