@@ -92,6 +92,8 @@ class BlockWalk:
         for stage in self.stages:
             nodes = [node for node in stage.nodes if node in wanted]
             behind = {name for node in wanted if node not in stage.nodes for name in node.inputs} | targets
+            if not stage.by_rows:  # its own backward, which comes later, reads these too
+                behind |= {name for node in nodes for name in node.outputs}
             for name in sorted(stage.made & behind - where.keys() if nodes else ()):
                 where[name] = None if name in self.kept or name == self.output else self._extent(outer)
             for rows in self._inner(stage, outer) if nodes else ():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from itertools import product
 
@@ -15,7 +16,7 @@ from fastbp.graph.decoder import decoder_graph
 from fastbp.graph.graph import Graph
 from fastbp.memory.layout import lay_out
 from fastbp.policy.cost import COSTS
-from fastbp.policy.optimal import Planner
+from fastbp.policy.optimal import Planner, Step
 from fastbp.policy.options import keep_sets, slicings
 from fastbp.schedule.plan import Plan
 from fastbp.schedule.schedule import training_schedule
@@ -131,3 +132,26 @@ def test_a_plan_names_its_budget() -> None:
     planner = Planner(GRAPHS["one block"])
     assert planner.plan(8 << 20).policy == "optimal(8MiB)"
     assert replace(planner.plan(8 << 20), policy="") != planner.plan(planner.smallest_bytes)
+
+
+class Cheat(Planner):
+    """Claims that no block needs any bytes to be walked."""
+
+    @property
+    def steps(self) -> list[Step]:  # type: ignore[override]
+        return [replace(step, needed_bytes=0) for step in super().steps]
+
+
+def test_a_planner_that_reports_a_peak_too_low_is_found_out() -> None:
+    found = graph(3)
+    honest, cheat = Planner(found), Cheat(found)
+    for budget in budgets(honest, 6):
+        claimed = cheat.search(budget)
+        assert claimed is not None
+        real = simulate(training_schedule(found, claimed.plan)).peak_bytes
+        assert claimed.peak_bytes <= budget
+        if budget < honest.largest_bytes:
+            assert real > claimed.peak_bytes
+        # What is returned was built and laid out: it fits, or there is none.
+        with suppress(DoesNotFit):
+            assert lay_out(simulate(training_schedule(found, cheat.plan(budget)))).size_bytes <= budget
