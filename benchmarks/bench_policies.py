@@ -12,14 +12,13 @@ from __future__ import annotations
 import argparse
 import csv
 import random
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fastbp.base.units import exact_bytes, format_bytes, parse_bytes
-from fastbp.commands.options import BATCH, whole
+from fastbp.commands.options import BATCH, split_list, whole
 from fastbp.commands.terminal import measuring
 from fastbp.graph.config import DecoderConfig
 from fastbp.graph.decoder import decoder_graph
@@ -46,13 +45,6 @@ COLUMNS = (
 )  # fmt: skip
 
 Row = dict[str, Any]
-
-
-def split_list(text: str) -> list[str]:
-    """The entries of a comma list; commas within parentheses are an entry's own."""
-    if not re.fullmatch(r"(?:[^()]|\([^()]*\))*", text):
-        raise argparse.ArgumentTypeError(f"'{text}' has a parenthesis without its other half")
-    return [entry.strip() for entry in re.findall(r"(?:[^,(]|\([^)]*\))+", text) if entry.strip()]
 
 
 @dataclass

@@ -23,6 +23,8 @@ COMMANDS = {
     "train": "train a decoder on a text, and sample from it",
     "sample": "generate text from a snapshot",
     "plan": "show what a policy keeps, recomputes and needs, without running it",
+    "compare": "run policies side by side: memory saved against extra compute",
+    "fit": "find the largest batch or context that fits into memory, and its plan",
     "check": "check gradients against autograd and finite differences",
     "bench": "measure the kernels against this machine's limits, and against peers",
     "warmup": "compile the kernels ahead of time",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import csv
 import os
 import re
@@ -201,13 +200,3 @@ def test_policies_beside_every_peer(tmp_path: Path, policies: dict[str, Any]) ->
 def test_the_columns_of_the_policies_are_described(policies: dict[str, Any]) -> None:
     text = (FOLDER / "README.md").read_text()
     assert [name for name in policies["COLUMNS"] if f"`{name}`" not in text] == []
-
-
-def test_commas_in_parentheses_belong_to_a_policy(policies: dict[str, Any]) -> None:
-    split = policies["split_list"]
-    assert split(" full, selective(gelu, mlp) ,optimal(200MiB)") == ["full", "selective(gelu, mlp)", "optimal(200MiB)"]
-    assert split("") == split(" , ") == []
-    assert split(policies["POLICIES"])[2] == "selective(gelu, layernorm)"
-    for wrong in ("every(2", "every)2(", "full,(a(b))"):
-        with pytest.raises(argparse.ArgumentTypeError, match="parenthesis"):
-            split(wrong)

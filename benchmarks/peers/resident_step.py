@@ -5,13 +5,10 @@ from __future__ import annotations
 import ctypes
 import mmap
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 import numpy as np
 
-from fastbp.run.resident import rss_peak_bytes
-
-CLEAR_REFS = Path("/proc/self/clear_refs")
+from fastbp.run.resident import forget_rss_peak, rss_peak_bytes
 
 
 def step_rss_bytes(update: Callable[[], object], idle: Iterable[np.ndarray]) -> int | None:
@@ -20,11 +17,11 @@ def step_rss_bytes(update: Callable[[], object], idle: Iterable[np.ndarray]) -> 
     """
     try:
         libc = ctypes.CDLL(None)
-        libc.malloc_trim(0)
         for array in idle:
             give_back(libc, array)
-        CLEAR_REFS.write_text("5")  # the peak is now what is resident
     except (OSError, AttributeError):
+        return None
+    if not forget_rss_peak():
         return None
     before = rss_peak_bytes()
     update()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Sequence
 
 from fastbp.base.errors import InputError, nearest
@@ -67,6 +68,13 @@ def share(text: str) -> float:
     return value
 
 
+def split_list(text: str) -> list[str]:
+    """An option's type: the entries of a comma list; commas within parentheses are an entry's own."""
+    if not re.fullmatch(r"(?:[^()]|\([^()]*\))*", text):
+        raise argparse.ArgumentTypeError(f"'{text}' has a parenthesis without its other half")
+    return [entry.strip() for entry in re.findall(r"(?:[^,(]|\([^)]*\))+", text) if entry.strip()]
+
+
 def add_model_options(parser: argparse.ArgumentParser, preset: str = "small") -> None:
     """The options of every command that builds a decoder."""
     group = parser.add_argument_group("the decoder")
@@ -92,7 +100,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         help=f"which activations are kept: {', '.join(policy_names())} (default save_all)",
     )  # fmt: skip
     group.add_argument(
-        "--memory-budget", type=_budget, metavar="SIZE",
+        "--memory-budget", type=size, metavar="SIZE",
         help="the fastest plan whose activations fit into SIZE, such as 64MiB; the same as --policy 'optimal(SIZE)'"
         " (default: no bound)",
     )  # fmt: skip
@@ -103,12 +111,11 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add_dtype(group)
     add_backend(group)
-    group.add_argument(
-        "--workers", type=whole(), metavar="N", help="threads (default: physical cores; 1 for a tiny model)"
-    )
+    add_workers(group)
 
 
-def _budget(text: str) -> int:
+def size(text: str) -> int:
+    """An option's type: a number of bytes, "64MiB"."""
     try:
         return parse_bytes(text)
     except InputError as error:
@@ -151,6 +158,12 @@ def add_dtype(parser: argparse._ActionsContainer) -> None:
 
 def add_backend(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--backend", default="auto", metavar="NAME", help=f"{', '.join(BACKENDS)} (default auto)")
+
+
+def add_workers(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--workers", type=whole(), metavar="N", help="threads (default: physical cores; 1 for a tiny model)"
+    )
 
 
 def add_seed(parser: argparse.ArgumentParser) -> None:

@@ -24,7 +24,7 @@ from fastbp.memory.flat import FlatShapes
 from fastbp.memory.layout import lay_out, require_plannable
 from fastbp.policy.cost import Cost, Measured
 from fastbp.policy.explain import changed, explain, tensors_called
-from fastbp.policy.frontier import frontier
+from fastbp.policy.sweep import sweep
 from fastbp.policy.named import make_plan
 from fastbp.policy.optimal import Planner
 from fastbp.policy.saved import plan_json as plan_value
@@ -104,7 +104,7 @@ def _planner(graph: Graph, plan: Plan, cost: Cost) -> list[str]:
 
 
 def _frontier(graph: Graph, cost: Cost) -> Result:
-    points, measured = frontier(Planner(graph, cost)), isinstance(cost, Measured)
+    points, measured = sweep(Planner(graph, cost)), isinstance(cost, Measured)
     return frontier_json(graph, points, measured), frontier_lines(graph, points, measured), 0
 
 

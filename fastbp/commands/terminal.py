@@ -58,11 +58,11 @@ def compiling(poll: Callable[[], None] = lambda: None) -> Iterator[Callable[[str
 
 
 @contextmanager
-def measuring() -> Iterator[Callable[[str], None]]:
-    """A progress line that names what is measured. It moves when it is told to: a thread of its own would take time
-    from what is measured.
+def measuring(doing: str = "measuring") -> Iterator[Callable[[str], None]]:
+    """A progress line that names what is measured, or whatever is being done. It moves when it is told to: a thread of
+    its own would take time from what is measured.
     """
-    columns = (TextColumn("measuring: {task.description}", markup=False), TimeElapsedColumn())
+    columns = (TextColumn(doing + ": {task.description}", markup=False), TimeElapsedColumn())
     watched = is_terminal()
     with Progress(*columns, console=_console, transient=True, disable=not watched, auto_refresh=False) as progress:
         task = progress.add_task("", total=None)

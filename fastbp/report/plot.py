@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.figure import Figure
@@ -14,9 +17,14 @@ from matplotlib.text import Annotation, Text
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from matplotlib.transforms import Bbox
 
+from fastbp.policy.frontier import Point, frontier, knee
+from fastbp.report.comparison import PLANNER
+
 INK, TRAIN, VALID = "#222222", "#4477aa", "#cc5533"
 LIBRARIES = {"fastbp": ("#4477aa", "o"), "torch": ("#cc5533", "s"), "jax": ("#228833", "^")}
 """Colour and marker of each in a comparison."""
+NAMED, PLANNED = "#cc5533", "#4477aa"
+"""Colours of named policies and of the planner's budgets."""
 MIB = 1 << 20
 
 
@@ -61,7 +69,7 @@ def memory_against_time(rows: Sequence[Mapping[str, Any]], title: str, path: Pat
     """
     figure = Figure(figsize=(9, 6), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.12))
     canvas = FigureCanvasAgg(figure)
-    axes = figure.add_subplot(xscale="log")
+    axes = figure.add_subplot()
     points = {
         row["contender"]: (row["measured_peak_bytes"] / MIB, row["median_seconds"] * 1e3)
         for row in rows
@@ -69,32 +77,92 @@ def memory_against_time(rows: Sequence[Mapping[str, Any]], title: str, path: Pat
     }
     for library, (colour, marker) in LIBRARIES.items():
         own = [point for name, point in points.items() if name.split()[0] == library]
-        axes.plot(*zip(*own, strict=True) if own else ([], []), marker, color=colour, label=library)
+        axes.plot(*_columns(own), marker, color=colour, label=library)
         if library == "fastbp":
-            best = frontier(own)
-            axes.plot(*zip(*best, strict=True) if best else ([], []), color=colour, linewidth=1.2, alpha=0.6)
+            axes.plot(*_columns(frontier(own)), color=colour, linewidth=1.2, alpha=0.6)
+    _against_memory(axes, "ms an update")
+    axes.set_title(title, color=INK, fontsize=11)
+    axes.legend(frameon=False)
+    figure.draw_without_rendering()  # places the axes, so that names can be fitted in
+    names = [Name(name.partition(" ")[2], point, LIBRARIES[name.split()[0]][0]) for name, point in points.items()]
+    _label(axes, names, canvas.get_renderer())  # type: ignore[no-untyped-call]
+    figure.savefig(path, dpi=120)
+
+
+def memory_against_cost(rows: Sequence[Mapping[str, Any]], title: str, path: Path) -> None:
+    """Rows of `fastbp compare`: measured peak of activations (MiB, logarithmic) against seconds, and against extra
+    FLOPs. Named policies are points; the planner's budgets are a line, its knee marked.
+    """
+    figure = Figure(figsize=(13, 6), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.12, wspace=0.04))
+    canvas = FigureCanvasAgg(figure)
+    rows = [row for row in rows if "failed" not in row]
+    left, right = figure.subplots(1, 2)
+    names = [
+        (left, _panel(left, rows, lambda row: 1e3 * float(row["seconds"]["median"]), 0)),
+        (right, _panel(right, rows, lambda row: 1e2 * float(row["extra_flops_share"]), WITHOUT_EXTRA)),
+    ]
+    _against_memory(left, "ms a forward and backward pass")
+    _against_memory(right, "extra FLOPs (%)")
+    left.legend(frameon=False)
+    figure.suptitle(title, color=INK, fontsize=11)
+    figure.draw_without_rendering()
+    for axes, found in names:
+        _label(axes, found, canvas.get_renderer())  # type: ignore[no-untyped-call]
+    figure.savefig(path, dpi=120)
+
+
+WITHOUT_EXTRA = 100
+"""Percent of its FLOPs that a pass takes which recomputes nothing: a knee is a matter of all that is paid."""
+
+
+def _panel(
+    axes: Axes, rows: Sequence[Mapping[str, Any]], cost: Callable[[Mapping[str, Any]], float], paid: float
+) -> list[Name]:
+    """Draws points, the planner's line and its knee, where `paid` comes on top of every cost; returns the names that
+    points are to have: the planner's are named at the ends of their line and at the knee.
+    """
+    points = {row["policy"]: (row["peak_bytes_measured"] / MIB, cost(row)) for row in rows}
+    planned = {name: point for name, point in points.items() if name.startswith(PLANNER)}
+    named = {name: point for name, point in points.items() if name not in planned}
+    line = sorted(planned.values())
+    axes.plot(*_columns(line), "o-", color=PLANNED, markersize=4, linewidth=1.4, label="planner, by budget")
+    axes.plot(*_columns(list(named.values())), "s", color=NAMED, markersize=5, label="named policies")
+    bend = knee([(x, y + paid) for x, y in line])
+    told = {line[0], line[-1]} if line else set()
+    if bend:
+        bend = (bend[0], bend[1] - paid)
+        nearest = min(line, key=lambda point: abs(point[0] - bend[0]) + abs(point[1] - bend[1]))
+        axes.plot(*nearest, "o", color=PLANNED, markersize=12, fillstyle="none", label="knee of the planner's line")
+        told.add(nearest)
+    return [Name(name, point, NAMED) for name, point in named.items()] + [
+        Name(name if point in told else "", point, PLANNED) for name, point in planned.items()
+    ]
+
+
+def _columns(points: Sequence[Point]) -> tuple[list[float], list[float]]:
+    return [x for x, _ in points], [y for _, y in points]
+
+
+def _against_memory(axes: Axes, cost: str) -> None:
+    """Axes whose points are drawn: memory in MiB runs to the right, `cost` upwards."""
+    axes.set_xscale("log")
     axes.margins(0.12)
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("peak of activation memory (MiB)")
-    axes.set_ylabel("ms an update")
-    axes.set_title(title, color=INK, fontsize=11)
+    axes.set_ylabel(cost)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
-    figure.draw_without_rendering()  # places the axes, so that names can be fitted in
-    _label(axes, points, canvas.get_renderer())  # type: ignore[no-untyped-call]
-    figure.savefig(path, dpi=120)
 
 
-def frontier(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The points to which no other is as good or better in both, by their first number."""
-    best: list[tuple[float, float]] = []
-    for point in sorted(points):
-        if not best or point[1] < best[-1][1]:
-            best.append(point)
-    return best
+@dataclass(frozen=True)
+class Name:
+    """What is to be written beside a point, in which colour; "" for a point that must only not be covered."""
+
+    text: str
+    point: Point
+    colour: str
 
 
 OFFSETS = [
@@ -105,15 +173,17 @@ OFFSETS = [
 """Where a name may stand, in typographic points from its own point: the best place first."""
 
 
-def _label(axes: Axes, points: Mapping[str, tuple[float, float]], renderer: RendererAgg) -> None:
-    """Names beside their points, where they cover no point and no other name."""
-    places = [axes.transData.transform(point) for point in points.values()]
+def _label(axes: Axes, names: Sequence[Name], renderer: RendererAgg) -> None:
+    """Names beside their points, where they cover no point, no line and no other name."""
+    places = [axes.transData.transform(name.point) for name in names]
     taken = [Bbox.from_extents(x - 5, y - 5, x + 5, y + 5) for x, y in places]
+    taken += [Bbox.from_extents(x - 1, y - 1, x + 1, y + 1) for x, y in _along_lines(axes)]
     taken += [legend.get_window_extent(renderer) for legend in [axes.get_legend()] if legend]
-    for name, point in points.items():
-        library, _, mode = name.partition(" ")
+    for name in names:
+        if not name.text:
+            continue
         for offset in OFFSETS:
-            text = _name_at(axes, mode, point, offset, LIBRARIES[library][0])
+            text = _name_at(axes, name, offset)
             text.update_positions(renderer)
             box = Text.get_window_extent(text, renderer)  # an annotation's own would have its line in it
             within = axes.bbox.contains(*box.min) and axes.bbox.contains(*box.max)
@@ -121,18 +191,30 @@ def _label(axes: Axes, points: Mapping[str, tuple[float, float]], renderer: Rend
                 break
             text.remove()
         else:
-            text = _name_at(axes, mode, point, OFFSETS[0], LIBRARIES[library][0])
+            text = _name_at(axes, name, OFFSETS[0])
         taken.append(box)
 
 
-def _name_at(axes: Axes, name: str, point: tuple[float, float], offset: tuple[float, float], colour: str) -> Annotation:
+def _along_lines(axes: Axes) -> Iterator[tuple[float, float]]:
+    """Places on the lines that are drawn, in pixels, a few apart."""
+    for line in axes.get_lines():
+        if line.get_linestyle() == "-":
+            corners = axes.transData.transform(line.get_xydata())
+            for start, stop in pairwise(corners):
+                steps = max(1, int(np.abs(stop - start).max() / 3))
+                yield from (tuple(start + (stop - start) * i / steps) for i in range(steps))
+
+
+def _name_at(axes: Axes, name: Name, offset: tuple[float, float]) -> Annotation:
     """A name at an offset; the further away, the more it needs the thin line to its point."""
     dx, dy = offset
     text = axes.annotate(
-        name, point, offset, textcoords="offset points", fontsize=8, color=colour,
+        name.text, name.point, offset, textcoords="offset points", fontsize=8, color=name.colour,
         ha="left" if dx > 0 else "right" if dx < 0 else "center",
         va="bottom" if dy > 0 else "top" if dy < 0 else "center",
-        arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.5, "alpha": 0.5, "shrinkA": 0, "shrinkB": 3},
+        arrowprops={
+            "arrowstyle": "-", "color": name.colour, "linewidth": 0.5, "alpha": 0.5, "shrinkA": 0, "shrinkB": 3,
+        },
     )  # fmt: skip
     text.set_in_layout(False)  # the axes stay where they are
     return text

@@ -26,6 +26,7 @@ from fastbp.policy.named import make_plan
 from fastbp.run.backend import choose_backend
 from fastbp.run.bind import Binder
 from fastbp.run.fit import Smaller, require_memory
+from fastbp.run.needed import least_bytes, state_bytes
 from fastbp.run.program import Program
 from fastbp.run.runner import Runner
 from fastbp.run.workers import choose_parts, choose_workers
@@ -66,7 +67,9 @@ class Decoder:
         self.workers = choose_workers(workers, decoder_graph(config, batch).products_per_pass)
         self.parts = choose_parts(self.workers) if self.backend.compiled else 0
         # What cannot fit is refused before it is planned: a schedule of a billion rows takes minutes.
-        require_memory(self._least_bytes(batch), f"--batch {batch} at context {config.context}", self._smaller())
+        require_memory(
+            least_bytes(config, batch, dtype), f"--batch {batch} at context {config.context}", self._smaller()
+        )
         self.graph = decoder_graph(config, batch, workers=self.parts, dtype=dtype)
         self.plan = plan or make_plan(self.graph, policy, cost)
         self._progress = progress
@@ -82,18 +85,14 @@ class Decoder:
 
     def _needed_bytes(self, arena_bytes: int) -> int:
         """Parameters, gradients and the two moments of training, and the arena."""
-        shapes = FlatShapes(parameter_shapes(self.config))
-        return 4 * shapes.size * ITEMSIZE[self.dtype] + arena_bytes
-
-    def _least_bytes(self, batch: int) -> int:
-        """No plan needs less: the stream and its gradient."""
-        return self._needed_bytes(2 * batch * self.config.context * self.config.width * ITEMSIZE[self.dtype])
+        return state_bytes(self.config, self.dtype) + arena_bytes
 
     def _smaller(self) -> Iterator[Smaller]:
         """Ways to ask for less, the mildest first."""
         batch = self.batch
         while batch:
-            yield Smaller(f"--policy full --batch {batch}", self._least_bytes(batch), partial(self._full_bytes, batch))
+            least = least_bytes(self.config, batch, self.dtype)
+            yield Smaller(f"--policy full --batch {batch}", least, partial(self._full_bytes, batch))
             batch //= 2
 
     def _full_bytes(self, batch: int) -> int:

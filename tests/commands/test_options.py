@@ -14,6 +14,8 @@ from fastbp.commands.options import (
     chosen_batch,
     chosen_config,
     one_of,
+    size,
+    split_list,
     whole,
 )
 from fastbp.graph.config import PRESETS, DecoderConfig
@@ -39,6 +41,24 @@ def test_one_of_some_words() -> None:
         argparse.ArgumentTypeError, match=r"'flat32' is unknown \(did you mean 'float32'\?\): choose flo"
     ):
         one_of(("float32", "float64"))("flat32")
+
+
+def test_commas_in_parentheses_belong_to_a_policy() -> None:
+    assert split_list(" full, selective(gelu, mlp) ,optimal(200MiB)") == [
+        "full",
+        "selective(gelu, mlp)",
+        "optimal(200MiB)",
+    ]
+    assert split_list("") == split_list(" , ") == []
+    for wrong in ("every(2", "every)2(", "full,(a(b))"):
+        with pytest.raises(argparse.ArgumentTypeError, match="parenthesis"):
+            split_list(wrong)
+
+
+def test_a_size() -> None:
+    assert size("1.5 KiB") == 1536
+    with pytest.raises(argparse.ArgumentTypeError, match="64MiB"):
+        size("much")
 
 
 def test_every_preset_has_a_batch() -> None:

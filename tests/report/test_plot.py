@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 from matplotlib.text import Annotation, Text
 
-from fastbp.report.plot import frontier, loss_curve, memory_against_time
+from fastbp.report.plot import loss_curve, memory_against_time
 
 
 def record(updates: int, every: int) -> list[dict[str, Any]]:
@@ -86,11 +86,6 @@ def test_updates_are_whole_numbers(tmp_path: Path, figures: list[Figure]) -> Non
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["one batch", "training", "validation"]
     assert axes.get_title() == "Validation loss 2.200 after 2 updates"
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("update", "cross-entropy (nats a token)")
-
-
-def test_the_frontier_is_what_no_other_point_beats() -> None:
-    assert frontier([(3, 1), (1, 5), (2, 5), (2, 3), (4, 1)]) == [(1, 5), (2, 3), (3, 1)]
-    assert frontier([]) == []
 
 
 CONTENDERS = {

@@ -1,0 +1,122 @@
+"""Runs policies side by side, in turn: what memory each saves, what it costs, and
+whether measured memory is what was predicted and gradients are the same bits."""
+
+from __future__ import annotations
+
+import argparse
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from fastbp.base.errors import InputError
+from fastbp.base.units import exact_bytes
+from fastbp.check.comparison import REFERENCE, Comparison, Model, passed
+from fastbp.commands.options import (
+    add_backend,
+    add_dtype,
+    add_model_options,
+    add_seed,
+    add_workers,
+    chosen_batch,
+    chosen_config,
+    size,
+    split_list,
+    whole,
+)
+from fastbp.commands.terminal import measuring
+from fastbp.graph.graph import Graph
+from fastbp.policy.named import make_plan
+from fastbp.policy.optimal import Planner, layout_bytes
+from fastbp.report.comparison import comparison_lines, knee_of
+
+POLICIES = (
+    REFERENCE, "selective(layernorm)", "selective(gelu, layernorm)", "selective(mlp)", "dots", "every(2)", "full",
+)  # fmt: skip
+"""What is compared, with the planner at BUDGETS budgets, where nothing is asked for."""
+BUDGETS = 6
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("what is compared")
+    group.add_argument(
+        "--policies", type=split_list, metavar="A,B,...",
+        help=f"policies beside {REFERENCE} (default: {', '.join(POLICIES[1:])}; none where --budgets are given)",
+    )  # fmt: skip
+    group.add_argument(
+        "--budgets", type=_sizes, metavar="A,B,...",
+        help="sizes, such as 400MiB,200MiB: each is the policy optimal(SIZE) (default:"
+        f" {BUDGETS} from the planner's smallest to {REFERENCE}'s peak; none where --policies are given)",
+    )  # fmt: skip
+    group.add_argument("--repeat", type=whole(), default=3, metavar="N", help="rounds (default 3)")
+    group.add_argument("--plot", metavar="FILE.png", help="draw memory against time and FLOPs (default: no picture)")
+    group.add_argument(
+        "--audit", action="store_true",
+        help="hash tensors in forward and again where they are recomputed, and name the first that differs (default: off)",
+    )  # fmt: skip
+    add_model_options(parser)
+    how = parser.add_argument_group("how it runs")
+    add_dtype(how)
+    add_backend(how)
+    add_workers(how)
+    add_seed(parser)
+
+
+def _sizes(text: str) -> list[int]:
+    return [size(entry) for entry in split_list(text)]
+
+
+def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
+    picture = _picture(options.plot)
+    model = Model(
+        chosen_config(options), chosen_batch(options), options.backend, options.workers, options.dtype, options.seed
+    )
+    with measuring() as say:
+        comparison = Comparison(model, options.repeat, options.audit, say)
+        comparison.run(_policies(options, model))
+    rows = comparison.rows()
+    result = {
+        "preset": options.preset, "batch": model.batch, "context": model.config.context, "dtype": model.dtype,
+        "backend": comparison.backend, "workers": comparison.workers, "rounds": options.repeat,
+        "reference": comparison.reference.policy, "rss_of": comparison.rss_of, "knee": knee_of(rows), "rows": rows,
+    }  # fmt: skip
+    lines = comparison_lines(result)
+    if picture:
+        title = f"{options.preset}, batch {model.batch}, context {model.config.context}, {model.dtype}"
+        # matplotlib takes half a second to import.
+        import_module("fastbp.report.plot").memory_against_cost(rows, title, picture)
+        lines.append(f"picture: {picture}")
+    return result, lines, 0 if all(map(passed, rows)) else 1
+
+
+def _picture(name: str | None) -> Path | None:
+    """Where the picture goes. Raises InputError before minutes go into what it shows."""
+    if name is None:
+        return None
+    path = Path(name)
+    if path.suffix.lower() != ".png":
+        raise InputError(f"--plot {name}: give the name of a PNG file, such as policies.png")
+    if not path.absolute().parent.is_dir() or path.is_dir():
+        raise InputError(f"--plot {name}: there is no folder {path.parent}, or the name is a folder's")
+    return path
+
+
+def _policies(options: argparse.Namespace, model: Model) -> list[str]:
+    named, budgets = options.policies, options.budgets
+    if named is None and budgets is None:
+        named, budgets = list(POLICIES), default_budgets(model.graph())
+    return [*(named or []), *(f"optimal({exact_bytes(budget)})" for budget in budgets or [])]
+
+
+def default_budgets(graph: Graph) -> list[int]:
+    """Bytes from the planner's smallest to save_all's peak, each the same multiple of the one before, but for rounding
+    up to what is easily read.
+    """
+    low, high = Planner(graph).smallest_bytes, layout_bytes(graph, make_plan(graph, REFERENCE))
+    steps = (low * (high / low) ** (i / (BUDGETS - 1)) for i in range(BUDGETS))
+    return sorted({_rounded_up(int(step)) for step in steps})
+
+
+def _rounded_up(nbytes: int) -> int:
+    """At most a sixteenth more."""
+    unit = next((unit for unit in (1 << 20, 1 << 10) if nbytes >= 16 * unit), 64)
+    return -(-nbytes // unit) * unit
