@@ -51,7 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--plot", metavar="FILE.png", help="draw memory against time and FLOPs (default: no picture)")
     group.add_argument(
         "--audit", action="store_true",
-        help="hash tensors in forward and again where they are recomputed, and name the first that differs (default: off)",
+        help="hash tensors in forward and where they are recomputed, and name the first that differs (default: off)",
     )  # fmt: skip
     add_model_options(parser)
     how = parser.add_argument_group("how it runs")

@@ -18,7 +18,7 @@ from fastbp.commands.options import (
     size,
 )
 from fastbp.commands.terminal import measuring
-from fastbp.policy.optimal import layout_bytes
+from fastbp.memory.layout import lay_out
 from fastbp.report.fit import fit_json, fit_lines, training_command
 from fastbp.run.backend import choose_backend
 from fastbp.run.fit import available_bytes
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
     with measuring("planning") as say:
         found, plan = fitted(asked, options.what, memory_bytes, say)
         simulation = simulate(training_schedule(found.graph, plan))
-        arena_bytes = layout_bytes(found.graph, plan)
+        arena_bytes = lay_out(simulation).size_bytes
     reached = {"batch": found.batch, "context": found.config.context}
     ended = reached[options.what] == most(asked, options.what)
     result = fit_json(

@@ -11,8 +11,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fastbp.base.errors import InputError, Stopped
+from fastbp.base.errors import CheckFailed, InputError, Stopped
 from fastbp.base.units import format_count
+from fastbp.check.audit import audit
 from fastbp.commands.options import (
     add_model_options,
     add_run_options,
@@ -25,6 +26,7 @@ from fastbp.commands.options import (
 from fastbp.commands.resume import require_same_run, resumed_folder, resumed_snapshot
 from fastbp.commands.terminal import compiling, say, training_progress
 from fastbp.data import Corpus, Split, Tokenizer, embedded_corpus, load_corpus, make_tokenizer, split
+from fastbp.report.audit import audit_line
 from fastbp.report.training import training_json, training_lines
 from fastbp.run.decoder import Decoder
 from fastbp.train.interruption import Interruption, interruptible
@@ -80,6 +82,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         shown = what if default is None else f"{what} (default {default})"
         metavar = {float: "X", str: "NAME"}.get(kind, "N")
         training.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar=metavar, help=shown)
+    training.add_argument(
+        "--audit", action="store_true",
+        help="before the first update, compare every recomputed tensor's bits with forward's (default: off)",
+    )  # fmt: skip
     training.add_argument("--out", metavar="DIR", help="folder of the run (default: the next free runs/N)")
     training.add_argument("--resume", metavar="DIR", help="go on with the run in this folder, with its settings")
     add_model_options(parser)
@@ -91,8 +97,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
     with interruptible() as interruption:
         prepared = _prepare(options, interruption)
+        audited = _audit(prepared.trainer) if options.audit else None
         outcome = _train(prepared, interruption)
     result = training_json(prepared.trainer, outcome)
+    if audited:
+        result["audit"] = audited
     picture = prepared.folder / "loss.png"
     # matplotlib takes half a second to import, and only a run that came to its end wants it.
     import_module("fastbp.report.plot").loss_curve(read_metrics(prepared.folder), picture)
@@ -207,6 +216,19 @@ def _train(run: Run, interruption: Interruption) -> Outcome:
             bar(trainer.update_count, record.loss, seconds)
 
         return TrainingLoop(trainer, run.tokenizer, settings, cadence, run.folder, interruption.poll, report, say).run()
+
+
+def _audit(trainer: Trainer) -> dict[str, Any]:
+    """Audits the batches of the next update, which trains on them afterwards. Raises CheckFailed for a difference."""
+    decoder, nbytes = trainer.decoder, 0
+    found: dict[str, Any] = {}
+    for micro in range(trainer.accumulate):
+        trainer.batches.fill(trainer.update_count, micro, decoder.tokens, decoder.targets)
+        found = audit(decoder).to_json()
+        if found["difference"]:
+            raise CheckFailed(f"audit of update {trainer.update_count + 1}: {audit_line(found)}")
+        nbytes += found["bytes"]
+    return found | {"bytes": nbytes}
 
 
 def _sample(run: Run) -> str:

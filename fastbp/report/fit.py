@@ -23,6 +23,7 @@ def fit_json(
         "batch": batch,
         "context": context,
         "policy": simulation.schedule.plan.policy,
+        "budget_bytes": simulation.schedule.plan.budget_bytes,
         "peak_bytes": arena_bytes,
         "memory_bytes": memory_bytes,
         "state_bytes": state_bytes,
@@ -54,7 +55,5 @@ def fit_lines(result: dict[str, Any], command: str) -> list[str]:
 def training_command(result: dict[str, Any], preset: str, sizes: dict[str, Any]) -> str:
     """`fastbp train` with what fits, and with the options of the decoder that were given."""
     given = {"preset": preset, **{name: value for name, value in sizes.items() if value is not None}}
-    given |= {"batch": result["batch"], "context": result["context"], "policy": result["policy"]}
-    return shlex.join(
-        ["fastbp", "train", *(part for name, value in given.items() for part in (f"--{name}", str(value)))]
-    )
+    given |= {"batch": result["batch"], "context": result["context"], "memory-budget": result["budget_bytes"]}
+    return shlex.join(["fastbp", "train", *(word for name in given for word in (f"--{name}", str(given[name])))])

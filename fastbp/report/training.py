@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fastbp.base.units import format_bytes, format_count, format_seconds
+from fastbp.report.audit import audit_line
 from fastbp.report.columns import wrapped
 from fastbp.run.resident import rss_peak_bytes
 from fastbp.run.workers import physical_cores
@@ -59,6 +60,7 @@ def training_lines(result: dict[str, Any], picture: Path, shared: bool) -> list[
         f"policy           {result['policy']}",
         f"ran on           {result['backend']}, {result['workers']} of {physical_cores()} cores,"
         f" {format_bytes(result['rss_peak_bytes'])} resident at most",
+        *([f"audit            {audit_line(result['audit'])}"] if "audit" in result else []),
         f"snapshot         {result['snapshot']}",
         f"loss curve       {picture}",
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 from matplotlib.text import Annotation, Text
 
-from fastbp.report.plot import loss_curve, memory_against_time
+from fastbp.report.plot import loss_curve, memory_against_cost, memory_against_time
 
 
 def record(updates: int, every: int) -> list[dict[str, Any]]:
@@ -121,4 +122,61 @@ def test_contenders_are_named_where_they_cover_nothing(tmp_path: Path, figures: 
 @pytest.mark.parametrize("contenders", [{}, {"jax unrolled": (3, 5)}], ids=["none", "one peer"])
 def test_few_contenders_give_a_picture_too(tmp_path: Path, contenders: dict[str, tuple[float, float]]) -> None:
     memory_against_time(rows(contenders), "tiny", tmp_path / "policies.png")
+    assert imread(tmp_path / "policies.png").std() > 0.02
+
+
+COMPARED = {
+    "optimal(2MiB)": (2.0, 30, 0.4), "optimal(4MiB)": (4.0, 22, 0.1), "optimal(30MiB)": (27.0, 20, 0.0),
+    "full": (9.8, 25, 0.17), "save_all": (26.8, 20.1, 0.0), "selective(mlp)": (16.7, 22, 0.08),
+}  # fmt: skip
+"""Policy: MiB, milliseconds, share of extra FLOPs."""
+
+
+def compared(policies: dict[str, tuple[float, float, float]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "policy": name,
+            "peak_bytes_measured": mib * 2**20,
+            "seconds": {"median": ms / 1e3},
+            "extra_flops_share": share,
+        }
+        for name, (mib, ms, share) in policies.items()
+    ]
+
+
+def test_policies_and_the_planner_s_line(tmp_path: Path, figures: list[Figure]) -> None:
+    rows = [*compared(COMPARED), {"policy": "optimal(1)", "failed": "too small"}]
+    memory_against_cost(rows, "small, batch 12", tmp_path / "policies.png")
+    assert (tmp_path / "policies.png").read_bytes().startswith(b"\x89PNG")
+    assert figures[0].get_suptitle() == "small, batch 12"
+    figures[0].draw_without_rendering()  # names move with the resolution, which was another for the file
+    left, right = figures[0].axes
+    for axes, costs in ((left, [30, 22, 20]), (right, [40, 10, 0])):
+        assert axes.get_xscale() == "log"
+        lines = {line.get_label(): line for line in axes.get_lines()}
+        line, knee = lines["planner, by budget"], lines["knee of the planner's line"]
+        assert list(line.get_xdata()) == [2, 4, 27]
+        assert list(line.get_ydata()) == pytest.approx(costs)
+        assert (list(knee.get_xdata()), list(knee.get_ydata())) == ([4], [pytest.approx(costs[1])])
+        names = [child for child in axes.get_children() if isinstance(child, Annotation)]
+        assert sorted(each.get_text() for each in names) == sorted(COMPARED)
+        boxes = [Text.get_window_extent(each) for each in names]
+        assert not any(box.overlaps(other) for i, box in enumerate(boxes) for other in boxes[:i])
+        corners = axes.transData.transform(line.get_xydata())
+        path = np.concatenate([np.linspace(a, b, 500) for a, b in pairwise(corners)])
+        assert not any(box.contains(*place) for box in boxes for place in path), "a name lies on the line"
+
+
+def test_budgets_along_the_line_are_named_at_its_ends_and_knee(tmp_path: Path, figures: list[Figure]) -> None:
+    more = {f"optimal({i}MiB)": (i, 20 + 10 / i, 0.5 / i) for i in (1, 2, 3, 4, 8, 16)}
+    memory_against_cost(compared(more), "tiny", tmp_path / "policies.png")
+    named = [child.get_text() for child in figures[0].axes[0].get_children() if isinstance(child, Annotation)]
+    assert named[0] == "optimal(1MiB)"
+    assert named[-1] == "optimal(16MiB)"
+    assert len(named) == 3
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_few_policies_give_a_picture_too(tmp_path: Path, count: int) -> None:
+    memory_against_cost(compared(dict(list(COMPARED.items())[:count])), "tiny", tmp_path / "policies.png")
     assert imread(tmp_path / "policies.png").std() > 0.02

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fastbp.run.resident import rss_peak_bytes
+from fastbp.run import resident
+from fastbp.run.resident import forget_rss_peak, rss_peak_bytes
 
 
 def test_the_most_resident_memory_is_never_given_back() -> None:
@@ -21,6 +22,29 @@ def test_the_most_resident_memory_is_never_given_back() -> None:
     assert before > 1 << 24
     assert during >= before + (16 << 20) - rough
     assert rss_peak_bytes() >= during - rough
+
+
+def writable() -> bool:
+    try:
+        resident.CLEAR_REFS.write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not writable(), reason="the system does not forget peaks")
+def test_a_peak_that_is_forgotten_begins_anew() -> None:
+    block = np.ones(200 << 20, np.uint8)
+    during = rss_peak_bytes()
+    del block
+    assert rss_peak_bytes() > during - (1 << 20)
+    assert forget_rss_peak()
+    assert rss_peak_bytes() < during - (190 << 20)
+
+
+def test_a_system_that_forgets_no_peak_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(resident, "CLEAR_REFS", tmp_path / "none" / "clear_refs")
+    assert not forget_rss_peak()
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell peaks")

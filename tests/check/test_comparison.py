@@ -1,0 +1,152 @@
+"""Policies side by side: turns, rows, and that one decoder's memory alone is held at a time."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fastbp.base.errors import DoesNotFit, InputError
+from fastbp.check import comparison
+from fastbp.check.comparison import Comparison, Model, passed
+from fastbp.graph.config import DecoderConfig
+from fastbp.run.decoder import Decoder
+
+MODEL = Model(DecoderConfig.preset("seed"), 2, "cython", 1, "float32", seed=5)
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison, "TURN_SECONDS", 0.0)
+
+
+def compared(*policies: str, rounds: int = 1, audited: bool = False) -> Comparison:
+    found = Comparison(MODEL, rounds, audited, lambda what: None)
+    found.run(policies)
+    return found
+
+
+def test_rows_by_their_peak() -> None:
+    found = compared("full", "save_all", "selective(mlp)", rounds=3)
+    rows = found.rows()
+    assert [row["policy"] for row in rows] == ["full", "selective(mlp)", "save_all"]
+    assert (found.backend, found.workers, found.reference.policy) == ("cython", 1, "save_all")
+    assert all(map(passed, rows))
+    for row in rows:
+        decoder = Decoder(MODEL.config, 2, policy=row["policy"], backend="cython", workers=1)
+        assert row["peak_bytes_predicted"] == row["peak_bytes_measured"] == decoder.peak_bytes_predicted
+        assert row["kept_bytes"] == decoder.simulation.kept_bytes
+        assert row["extra_flops_share"] == decoder.simulation.extra_flops_share
+        assert row["gradients_bit_equal"] is True
+        assert row["passes"] == 3
+        assert 0 < row["seconds"]["min"] <= row["seconds"]["median"] <= row["seconds"]["max"]
+        assert row["rss_peak_bytes"] > 1 << 24
+
+
+def test_every_other_round_runs_backwards() -> None:
+    said: list[str] = []
+    Comparison(MODEL, 3, False, said.append).run(["full", "sqrt"])
+    turns = [line for line in said if line.startswith("round")]
+    order = ["save_all", "full", "sqrt"]
+    assert turns == [
+        f"round {i} of 3: {policy}" for i, each in ((1, order), (2, order[::-1]), (3, order)) for policy in each
+    ]
+
+
+def test_the_memory_of_one_decoder_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    alive: list[Any] = []
+    build = Model.decoder
+
+    def counted(model: Model, *arguments: Any) -> Decoder:
+        assert [each() for each in alive] == [None] * len(alive)
+        decoder = build(model, *arguments)
+        alive.extend(map(weakref.ref, (decoder, decoder.arena, decoder.parameters)))
+        return decoder
+
+    monkeypatch.setattr(Model, "decoder", counted)
+    compared("full", "every(2)", rounds=2, audited=True)
+    assert len(alive) == 3 * 3 * 2
+
+
+def test_weights_and_tokens_are_the_same_for_all() -> None:
+    plans = [Decoder(MODEL.config, 2, policy=policy).plan for policy in ("save_all", "full")]
+    first, second = (MODEL.decoder(plan, None) for plan in plans)
+    for name in ("tokens", "targets"):
+        assert np.array_equal(getattr(first, name), getattr(second, name))
+        assert len(np.unique(getattr(first, name))) > 3
+    assert first.parameters.flat.tobytes() == second.parameters.flat.tobytes()
+    other = Model(MODEL.config, 2, "cython", 1, "float32", seed=6).decoder(plans[0], None)
+    assert other.parameters.flat.tobytes() != first.parameters.flat.tobytes()
+
+
+def test_what_does_not_fit_is_a_row() -> None:
+    found = compared("optimal(64)", "full")
+    last = found.rows()[-1]
+    assert last["policy"] == "optimal(64)"
+    assert "the smallest needs" in last["failed"]
+    assert passed(last)
+
+
+def test_a_decoder_that_does_not_fit_is_a_row_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    build = Model.decoder
+
+    def short_of_memory(model: Model, plan: Any, progress: Any) -> Decoder:
+        if plan.policy in ("save_all", "sqrt"):
+            raise MemoryError if plan.policy == "sqrt" else DoesNotFit("save_all is too large")
+        return build(model, plan, progress)
+
+    monkeypatch.setattr(Model, "decoder", short_of_memory)
+    found = compared("sqrt", "every(2)", "full", rounds=2)
+    assert found.reference.policy == "every(2)"
+    rows = {row["policy"]: row for row in found.rows()}
+    assert rows["save_all"]["failed"] == "save_all is too large"
+    assert rows["sqrt"]["failed"] == "out of memory"
+    assert rows["full"]["gradients_bit_equal"]
+    monkeypatch.setattr("fastbp.run.fit.available_bytes", lambda: 1000)
+    with pytest.raises(DoesNotFit, match="--batch 2 at context 8 needs"):
+        compared("full")
+
+
+def test_where_none_fits_there_is_no_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(model: Model, *arguments: Any) -> Decoder:
+        raise DoesNotFit("too large")
+
+    monkeypatch.setattr(Model, "decoder", nothing)
+    with pytest.raises(DoesNotFit, match="too large"):
+        compared("full")
+
+
+def test_a_policy_that_is_none_is_refused_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Model, "decoder", None)
+    with pytest.raises(InputError, match="did you mean 'full'"):
+        compared("ful")
+
+
+def test_gradients_that_differ_in_a_bit_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    forward_backward = Decoder.forward_backward
+
+    def wrong(decoder: Decoder) -> None:
+        forward_backward(decoder)
+        if decoder.plan.policy == "full":
+            decoder.gradients["wte"].view(np.uint32)[3, 1] ^= 1
+
+    monkeypatch.setattr(Decoder, "forward_backward", wrong)
+    equal = {row["policy"]: row["gradients_bit_equal"] for row in compared("full", "every(2)").rows()}
+    assert equal == {"save_all": True, "every(2)": True, "full": False}
+
+
+def test_gradients_that_change_from_round_to_round_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashes = iter([b"a", b"a", b"b", b"a"])
+    monkeypatch.setattr(comparison, "digest", lambda gradients: next(hashes))
+    equal = {row["policy"]: row["gradients_bit_equal"] for row in compared("full", rounds=2).rows()}
+    assert equal == {"save_all": True, "full": False}
+
+
+def test_what_passes() -> None:
+    good = {"peak_bytes_measured": 1, "peak_bytes_predicted": 1, "gradients_bit_equal": True}
+    assert passed(good)
+    assert passed(good | {"audit": {"difference": None}})
+    for wrong in ({"peak_bytes_measured": 2}, {"gradients_bit_equal": False}, {"audit": {"difference": {"rows": []}}}):
+        assert not passed(good | wrong)
