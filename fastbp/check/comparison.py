@@ -70,30 +70,37 @@ class Model:
 
 @dataclass
 class Measured:
-    """What the turns of one policy found; `failed` says why it had none."""
+    """What the turns of one policy found, a list of `seconds` a turn; `failed` says why it had none."""
 
     policy: str
     failed: str | None = None
     figures: Row = field(default_factory=dict)
-    seconds: list[float] = field(default_factory=list)
+    seconds: list[list[float]] = field(default_factory=list)
     rss_peak_bytes: list[int] = field(default_factory=list)
     gradients: set[bytes] = field(default_factory=set)
     audit: Audit | None = None
 
     def row(self, reference: Measured) -> Row:
-        """The policy's row; its gradients are compared with those of `reference`."""
+        """The policy's row; its gradients and its time are compared with those of `reference`."""
         if self.failed is not None:
             return {"policy": self.policy, "failed": self.failed}
-        spread = Spread.of(self.seconds)
+        seconds = [second for turn in self.seconds for second in turn]
+        spread = Spread.of(seconds)
         row = {
             "policy": self.policy,
             **self.figures,
             "rss_peak_bytes": max(self.rss_peak_bytes),
             "seconds": {"median": spread.median, "min": spread.low, "max": spread.high},
-            "passes": len(self.seconds),
+            "passes": len(seconds),
+            "times_reference": self.times(reference),
             "gradients_bit_equal": len(self.gradients) == 1 and self.gradients == reference.gradients,
         }
         return row | ({"audit": self.audit.to_json()} if self.audit else {})
+
+    def times(self, mark: Measured) -> float:
+        """Its median over the mark's in the same round; the median of rounds."""
+        rounds = zip(self.seconds, mark.seconds, strict=True)
+        return Spread.of([Spread.of(own).median / Spread.of(other).median for own, other in rounds]).median
 
 
 @dataclass
@@ -162,7 +169,7 @@ class Comparison:
         first_seconds = seconds_of(decoder.forward_backward)
         found.gradients.add(digest(decoder.gradients.flat))
         passes = max(1, min(MOST_PASSES, int(TURN_SECONDS / first_seconds)))
-        found.seconds += [seconds_of(decoder.forward_backward) for _ in range(passes)]
+        found.seconds.append([seconds_of(decoder.forward_backward) for _ in range(passes)])
         found.rss_peak_bytes.append(rss_peak_bytes())
         if not found.figures:
             found.figures = figures(decoder)

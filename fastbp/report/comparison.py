@@ -29,7 +29,7 @@ def knee_of(rows: Sequence[Row]) -> str | None:
 
 
 def comparison_lines(result: Row) -> list[str]:
-    """What `fastbp compare` found out. Rows come by their peak; `times` is a median over save_all's."""
+    """What `fastbp compare` found out. Rows come by their peak; `times` is of the reference's time."""
     rows = [row for row in result["rows"] if "failed" not in row]
     head = (
         f"{result['preset']}: batch {result['batch']}, context {result['context']}, {result['dtype']},"
@@ -51,7 +51,6 @@ def comparison_lines(result: Row) -> list[str]:
 
 
 def _table(result: Row) -> list[str]:
-    mark = next((row for row in result["rows"] if row["policy"] == result["reference"]), None)
     body = []
     for row in result["rows"]:
         if "failed" in row:
@@ -61,7 +60,7 @@ def _table(result: Row) -> list[str]:
         body.append([
             row["policy"], format_bytes(row["peak_bytes_measured"]), f"{row['extra_flops_share']:.1%}",
             milliseconds(seconds["median"], (seconds["min"], seconds["max"])),
-            f"{seconds['median'] / mark['seconds']['median']:.2f}" if mark else "",
+            f"{row['times_reference']:.2f}",
             format_bytes(row["rss_peak_bytes"]),
         ])  # fmt: skip
     return table_lines(["policy", "peak", "FLOPs+", "ms", "times", "peak RSS"], body, gap=1)

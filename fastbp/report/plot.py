@@ -103,7 +103,8 @@ def memory_against_cost(rows: Sequence[Mapping[str, Any]], title: str, path: Pat
     ]
     _against_memory(left, "ms a forward and backward pass")
     _against_memory(right, "extra FLOPs (%)")
-    left.legend(frameon=False)
+    keys = {label: key for axes in (right, left) for key, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    left.legend(keys.values(), keys.keys(), frameon=False)
     figure.suptitle(title, color=INK, fontsize=11)
     figure.draw_without_rendering()
     for axes, found in names:

@@ -10,7 +10,7 @@ import pytest
 
 from fastbp.base.errors import DoesNotFit, InputError
 from fastbp.check import comparison
-from fastbp.check.comparison import Comparison, Model, passed
+from fastbp.check.comparison import Comparison, Measured, Model, passed
 from fastbp.graph.config import DecoderConfig
 from fastbp.run.decoder import Decoder
 
@@ -41,8 +41,15 @@ def test_rows_by_their_peak() -> None:
         assert row["extra_flops_share"] == decoder.simulation.extra_flops_share
         assert row["gradients_bit_equal"] is True
         assert row["passes"] == 3
+        assert (row["times_reference"] == 1) == (row["policy"] == "save_all")
         assert 0 < row["seconds"]["min"] <= row["seconds"]["median"] <= row["seconds"]["max"]
         assert row["rss_peak_bytes"] > 1 << 24
+
+
+def test_times_are_taken_within_a_round() -> None:
+    mark = Measured("save_all", seconds=[[1.0, 9.0, 2.0], [10.0], [4.0]])
+    other = Measured("full", seconds=[[3.0], [15.0, 15.0], [4.4]])
+    assert (other.times(mark), mark.times(mark)) == (1.5, 1)
 
 
 def test_every_other_round_runs_backwards() -> None:

@@ -151,6 +151,7 @@ def test_policies_and_the_planner_s_line(tmp_path: Path, figures: list[Figure]) 
     assert figures[0].get_suptitle() == "small, batch 12"
     figures[0].draw_without_rendering()  # names move with the resolution, which was another for the file
     left, right = figures[0].axes
+    assert len(left.get_legend().get_texts()) == 3
     for axes, costs in ((left, [30, 22, 20]), (right, [40, 10, 0])):
         assert axes.get_xscale() == "log"
         lines = {line.get_label(): line for line in axes.get_lines()}
