@@ -19,6 +19,7 @@ from fastbp.run.decoder import Decoder
 from fastbp.run.instruction import Instruction
 from fastbp.schedule.actions import Forward
 from fastbp.schedule.effects import Effects
+from fastbp.schedule.local import Rows
 
 DIGEST_BYTES = 16
 
@@ -69,7 +70,8 @@ class Auditor:
         self._effects = Effects(decoder.graph)
         # An op of several phases has written all only behind its last.
         self._last = {instruction.tick: instruction for instruction in decoder.gradients_program.instructions}
-        self._digests: dict[str, dict[int, bytes]] = {}
+        self._digests: dict[str, np.ndarray] = {}
+        self._written: dict[str, np.ndarray] = {}
         self.compared: set[str] = set()
         self.nbytes = 0
         self.difference: Difference | None = None
@@ -79,32 +81,39 @@ class Auditor:
         action = self.schedule.actions[instruction.tick]
         if isinstance(action, Forward) and self._last[instruction.tick] is instruction:
             graph = self.schedule.graph
-            start, stop = self._effects.token_rows(action) or (0, graph.tokens)
+            rows = self._effects.token_rows(action) or (0, graph.tokens)
             tokens = graph.tokens_per_unit(graph.by_name[action.node])
             for name, array in instruction.outputs:
                 activation = name in graph.tensors and graph.tensors[name].kind == "activation"
                 if activation and self.difference is None:
-                    digests = _digests(array, (stop - start) // tokens)
-                    self._compare(instruction, name, start // tokens, digests, tokens, array.nbytes)
+                    self._hear(instruction, name, array, rows, tokens)
         return self.difference is None
 
-    def _compare(
-        self, instruction: Instruction, name: str, first: int, digests: list[bytes], tokens: int, nbytes: int
-    ) -> None:
-        """Remembers hashes of rows that are new, and compares the others."""
-        known = self._digests.setdefault(name, {})
-        again = [i for i in range(len(digests)) if first + i in known]
-        differing = [i for i in again if known[first + i] != digests[i]]
-        known.update({first + i: digest for i, digest in enumerate(digests)})
-        if again:
-            self.compared.add(name)
-            self.nbytes += nbytes * len(again) // len(digests)
-        if differing:
-            end = next(i for i in range(differing[0], len(digests) + 1) if i not in differing)
-            rows = ((first + differing[0]) * tokens, (first + end) * tokens)
-            self.difference = Difference(name, f"{instruction.op} ({instruction.node})", rows)
+    def _hear(self, instruction: Instruction, name: str, array: np.ndarray, rows: Rows, tokens: int) -> None:
+        """Remembers the hashes of rows of `tokens` tokens that are new, and compares those that are not: a slice is
+        either.
+        """
+        if name not in self._digests:
+            count = self.schedule.graph.tokens // tokens
+            self._digests[name] = np.zeros((count, DIGEST_BYTES), np.uint8)
+            self._written[name] = np.zeros(count, bool)
+        own = slice(rows[0] // tokens, rows[1] // tokens)
+        digests = _digests(array, own.stop - own.start)
+        if not self._written[name][own].all():
+            self._digests[name][own], self._written[name][own] = digests, True
+            return
+        self.compared.add(name)
+        self.nbytes += array.nbytes
+        same = (self._digests[name][own] == digests).all(axis=1)
+        if not same.all():
+            begin = int(np.argmin(same))
+            length = int(np.argmax(np.append(same[begin:], True)))
+            start = rows[0] + begin * tokens
+            op = f"{instruction.op} ({instruction.node})"
+            self.difference = Difference(name, op, (start, start + length * tokens))
 
 
-def _digests(array: np.ndarray, rows: int) -> list[bytes]:
-    """A hash for each of so many equal parts of a contiguous array."""
-    return [blake2b(row.data, digest_size=DIGEST_BYTES).digest() for row in array.reshape(rows, -1)]
+def _digests(array: np.ndarray, rows: int) -> np.ndarray:
+    """A hash for each of so many equal parts of a contiguous array: (rows, DIGEST_BYTES) bytes."""
+    parts = (blake2b(row.data, digest_size=DIGEST_BYTES).digest() for row in array.reshape(rows, -1))
+    return np.frombuffer(b"".join(parts), np.uint8).reshape(rows, DIGEST_BYTES)

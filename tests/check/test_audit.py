@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -46,15 +47,15 @@ def recomputed(decoder: Decoder) -> tuple[set[str], int]:
     return names, nbytes
 
 
-def planted(decoder: Decoder, tick: int, name: str, at: int) -> None:
-    """From now on the instruction of a tick leaves the bit of least weight changed in an element of what it writes."""
+def planted(decoder: Decoder, tick: int, name: str, *at: int) -> None:
+    """From now on the instruction of a tick leaves a bit changed in some elements of what it writes."""
     run_watched = decoder.runner.run_watched
 
     def run(program: Program, watch: Callable[[Instruction], bool]) -> bool:
         def changed(instruction: Instruction) -> bool:
             if instruction.tick == tick:
                 array = dict(instruction.outputs)[name]
-                array.reshape(-1).view(np.uint32)[at] ^= 1
+                array.reshape(-1).view(np.uint32)[list(at)] ^= 1
             return watch(instruction)
 
         return run_watched(program, changed)
@@ -99,7 +100,7 @@ def test_one_bit_is_found_and_named(backend: str) -> None:
     decoder = ready("full_last", backend)
     actions = decoder.schedule.actions
     tick = next(i for i, each in enumerate(actions) if written(each) == "R blocks.1.u")
-    planted(decoder, tick, "blocks.1.u", at=70 * 64 + 5)
+    planted(decoder, tick, "blocks.1.u", 70 * 64 + 5)
     found = audit(decoder).difference
     assert found is not None
     assert (found.tensor, found.op, found.rows) == ("blocks.1.u", "linear (blocks.1.u)", (70, 71))
@@ -115,16 +116,37 @@ def test_one_bit_in_a_slice_is_named_by_its_row_of_the_whole() -> None:
     tick, action = slices[-1]
     assert action.rows is not None
     assert action.rows[0] > 0
-    planted(decoder, tick, "blocks.0.u", at=0)
+    planted(decoder, tick, "blocks.0.u", 0)
     found = audit(decoder).difference
     assert found is not None
     assert (found.tensor, found.rows) == ("blocks.0.u", (action.rows[0], action.rows[0] + 1))
 
 
+@pytest.mark.parametrize(("count", "rows"), [(3, (70, 73)), (186, (70, 256))])
+def test_all_rows_that_differ_in_a_row_are_named(count: int, rows: tuple[int, int]) -> None:
+    decoder = ready("full_last")
+    tick = next(i for i, each in enumerate(decoder.schedule.actions) if written(each) == "R blocks.1.u")
+    planted(decoder, tick, "blocks.1.u", *(64 * row for row in range(70, 70 + count)))
+    found = audit(decoder).difference
+    assert found is not None
+    assert found.rows == rows
+
+
+def test_a_tensor_is_whole_behind_the_last_of_its_instructions() -> None:
+    decoder = ready("full")
+    expected = audit(decoder)
+    twice = (
+        each for each in decoder.gradients_program.instructions for _ in range(2 if each.node == "blocks.1.u" else 1)
+    )
+    phases = tuple(replace(each) for each in twice)
+    decoder.gradients_program = Program(phases)
+    assert audit(decoder) == expected
+
+
 def test_rows_of_attention_are_whole_sequences() -> None:
     decoder = ready("full_last")
     tick = next(i for i, each in enumerate(decoder.schedule.actions) if written(each) == "R blocks.0.o")
-    planted(decoder, tick, "blocks.0.o", at=2 * 64 * 32)
+    planted(decoder, tick, "blocks.0.o", 2 * 64 * 32)
     found = audit(decoder).difference
     assert found is not None
     assert (found.tensor, found.rows) == ("blocks.0.o", (128, 192))
@@ -136,7 +158,7 @@ def test_a_bit_that_forward_changes_is_found_when_the_tensor_comes_back() -> Non
     names: list[Any] = [written(action) for action in decoder.schedule.actions]
     tick = names.index("F blocks.2.g")
     assert forward[tick]
-    planted(decoder, tick, "blocks.2.g", at=0)
+    planted(decoder, tick, "blocks.2.g", 0)
     found = audit(decoder).difference
     assert found is not None
     # Every reader behind it was given the changed bit as well, but these come back from other inputs.

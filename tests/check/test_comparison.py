@@ -149,6 +149,8 @@ def test_gradients_that_change_from_round_to_round_are_seen(monkeypatch: pytest.
     monkeypatch.setattr(comparison, "digest", lambda gradients: next(hashes))
     equal = {row["policy"]: row["gradients_bit_equal"] for row in compared("full", rounds=2).rows()}
     assert equal == {"save_all": True, "full": False}
+    hashes = iter([b"a", b"a", b"b", b"b"])
+    assert not any(row["gradients_bit_equal"] for row in compared("full", rounds=2).rows())
 
 
 def test_what_passes() -> None:
