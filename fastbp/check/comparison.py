@@ -18,6 +18,8 @@ from fastbp.base.rng import stream
 from fastbp.check.audit import Audit, audit
 from fastbp.graph.config import DecoderConfig
 from fastbp.graph.graph import Graph
+from fastbp.policy.cost import COSTS, Cost, schedule_cost
+from fastbp.policy.cost import Measured as MeasuredCost
 from fastbp.policy.named import make_plan
 from fastbp.run.backend import choose_backend
 from fastbp.run.decoder import Decoder
@@ -26,6 +28,7 @@ from fastbp.run.measure import Spread, seconds_of
 from fastbp.run.needed import graph_to_run, least_bytes
 from fastbp.run.resident import forget_rss_peak, rss_peak_bytes
 from fastbp.schedule.plan import Plan
+from fastbp.schedule.schedule import training_schedule
 
 REFERENCE = "save_all"
 """The policy whose gradients the others must have."""
@@ -79,6 +82,8 @@ class Measured:
     rss_peak_bytes: list[int] = field(default_factory=list)
     gradients: set[bytes] = field(default_factory=set)
     audit: Audit | None = None
+    predicted_seconds: float | None = None
+    """Of the blocks alone."""
 
     def row(self, reference: Measured) -> Row:
         """The policy's row; its gradients and its time are compared with those of `reference`."""
@@ -93,9 +98,17 @@ class Measured:
             "seconds": {"median": spread.median, "min": spread.low, "max": spread.high},
             "passes": len(seconds),
             "times_reference": self.times(reference),
+            "times_predicted": self.times_predicted(reference),
             "gradients_bit_equal": len(self.gradients) == 1 and self.gradients == reference.gradients,
         }
         return row | ({"audit": self.audit.to_json()} if self.audit else {})
+
+    def times_predicted(self, mark: Measured) -> float | None:
+        """What `times` should be, from what every call was measured to take; None where it was not."""
+        if self.predicted_seconds is None or mark.predicted_seconds is None:
+            return None
+        took = Spread.of([second for turn in mark.seconds for second in turn]).median
+        return 1 + (self.predicted_seconds - mark.predicted_seconds) / took
 
     def times(self, mark: Measured) -> float:
         """Its median over the mark's in the same round; the median of rounds."""
@@ -117,6 +130,7 @@ class Comparison:
     rss_of: str = "policy"
     backend: str = ""
     workers: int = 0
+    cost: Cost = COSTS["roofline"]
 
     def run(self, policies: Iterable[str]) -> None:
         """Measures REFERENCE and the others, each once a round. Raises InputError for a policy that is none, DoesNotFit
@@ -148,9 +162,12 @@ class Comparison:
         for policy, each in self.found.items():
             self.say(f"plan of {policy}")
             try:
-                plans[policy] = make_plan(graph, policy)
+                plans[policy] = make_plan(graph, policy, self.cost)
             except DoesNotFit as error:
                 each.failed = str(error)
+        if isinstance(self.cost, MeasuredCost):
+            for policy, plan in plans.items():
+                self.found[policy].predicted_seconds = schedule_cost(training_schedule(graph, plan), self.cost) / 1e9
         return plans
 
     def _attempt(self, plan: Plan, found: Measured) -> None:

@@ -13,18 +13,21 @@ from fastbp.base.units import exact_bytes
 from fastbp.check.comparison import REFERENCE, Comparison, Model, passed
 from fastbp.commands.options import (
     add_backend,
+    add_cost,
     add_dtype,
     add_model_options,
     add_seed,
     add_workers,
     chosen_batch,
     chosen_config,
+    chosen_cost,
     size,
     split_list,
     whole,
 )
 from fastbp.commands.terminal import measuring
 from fastbp.graph.graph import Graph
+from fastbp.policy.cost import COSTS, Cost
 from fastbp.policy.named import make_plan
 from fastbp.policy.optimal import Planner, layout_bytes
 from fastbp.report.comparison import comparison_lines, knee_of
@@ -55,6 +58,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add_model_options(parser)
     how = parser.add_argument_group("how it runs")
+    add_cost(how)
     add_dtype(how)
     add_backend(how)
     add_workers(how)
@@ -71,8 +75,9 @@ def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
         chosen_config(options), chosen_batch(options), options.backend, options.workers, options.dtype, options.seed
     )
     with measuring() as say:
-        comparison = Comparison(model, options.repeat, options.audit, say)
-        comparison.run(_policies(options, model))
+        cost = chosen_cost(options, "optimal()", model.config, model.batch, say)
+        comparison = Comparison(model, options.repeat, options.audit, say, cost=cost)
+        comparison.run(_policies(options, model, cost))
     rows = comparison.rows()
     result = {
         "preset": options.preset, "batch": model.batch, "context": model.config.context, "dtype": model.dtype,
@@ -100,18 +105,18 @@ def _picture(name: str | None) -> Path | None:
     return path
 
 
-def _policies(options: argparse.Namespace, model: Model) -> list[str]:
+def _policies(options: argparse.Namespace, model: Model, cost: Cost) -> list[str]:
     named, budgets = options.policies, options.budgets
     if named is None and budgets is None:
-        named, budgets = list(POLICIES), default_budgets(model.graph())
+        named, budgets = list(POLICIES), default_budgets(model.graph(), cost)
     return [*(named or []), *(f"optimal({exact_bytes(budget)})" for budget in budgets or [])]
 
 
-def default_budgets(graph: Graph) -> list[int]:
+def default_budgets(graph: Graph, cost: Cost = COSTS["roofline"]) -> list[int]:
     """Bytes from the planner's smallest to save_all's peak, each the same multiple of the one before, but for rounding
     up to what is easily read.
     """
-    low, high = Planner(graph).smallest_bytes, layout_bytes(graph, make_plan(graph, REFERENCE))
+    low, high = Planner(graph, cost).smallest_bytes, layout_bytes(graph, make_plan(graph, REFERENCE))
     steps = (low * (high / low) ** (i / (BUDGETS - 1)) for i in range(BUDGETS))
     return sorted({_rounded_up(int(step)) for step in steps})
 

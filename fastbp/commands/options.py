@@ -104,14 +104,18 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         help="the fastest plan whose activations fit into SIZE, such as 64MiB; the same as --policy 'optimal(SIZE)'"
         " (default: no bound)",
     )  # fmt: skip
+    add_cost(group)
+    add_dtype(group)
+    add_backend(group)
+    add_workers(group)
+
+
+def add_cost(group: argparse._ActionsContainer) -> None:
     group.add_argument(
         "--cost", default="measured", type=one_of((*COSTS, "measured")), metavar="NAME",
         help="what a plan under a budget costs: seconds measured here, once for a shape; a roofline; or FLOPs that run"
         f" again. One of {', '.join(COSTS)}, measured (default measured)",
     )  # fmt: skip
-    add_dtype(group)
-    add_backend(group)
-    add_workers(group)
 
 
 def size(text: str) -> int:

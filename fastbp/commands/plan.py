@@ -24,11 +24,11 @@ from fastbp.memory.flat import FlatShapes
 from fastbp.memory.layout import lay_out, require_plannable
 from fastbp.policy.cost import Cost, Measured
 from fastbp.policy.explain import changed, explain, tensors_called
-from fastbp.policy.sweep import sweep
 from fastbp.policy.named import make_plan
 from fastbp.policy.optimal import Planner
 from fastbp.policy.saved import plan_json as plan_value
 from fastbp.policy.saved import save_plan
+from fastbp.policy.sweep import sweep
 from fastbp.report.explain import explanation_json, explanation_lines, frontier_json, frontier_lines, what_if_lines
 from fastbp.report.plan import plan_json, plan_lines, planner_lines
 from fastbp.run.backend import choose_backend

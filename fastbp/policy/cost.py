@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fastbp.graph.graph import Graph, Node
+from fastbp.schedule.actions import Backward, Forward, Recompute
 from fastbp.schedule.effects import sliced_dims
+from fastbp.schedule.schedule import Schedule
 
 BALANCE = 8
 """FLOPs that two cores with wide vectors do while memory brings a byte: 236 GFLOP/s over some 30 GB/s."""
@@ -60,6 +62,19 @@ class Measured:
             return 0
         name = node.name.split(".", 2)[-1] if node.block is not None else node.name
         return self.nanoseconds[name, FORWARD if when == AGAIN else when, rows]
+
+
+def schedule_cost(schedule: Schedule, cost: Cost) -> int:
+    """What the calls of a schedule's blocks cost; the head, which no plan makes dearer, is left out."""
+    graph, total = schedule.graph, 0
+    for action in schedule.actions:
+        if isinstance(action, Forward | Backward):
+            node = graph.by_name[action.node]
+            units = action.rows[1] - action.rows[0] if action.rows else node.rows
+            when = BACKWARD if isinstance(action, Backward) else AGAIN if isinstance(action, Recompute) else FORWARD
+            if node.block is not None:
+                total += cost.of(graph, node, when, units * graph.tokens_per_unit(node)) * units // node.rows
+    return total
 
 
 COSTS: Mapping[str, Cost] = {"roofline": Roofline(), "flops": Flops()}

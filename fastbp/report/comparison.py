@@ -29,7 +29,9 @@ def knee_of(rows: Sequence[Row]) -> str | None:
 
 
 def comparison_lines(result: Row) -> list[str]:
-    """What `fastbp compare` found out. Rows come by their peak; `times` is of the reference's time."""
+    """What `fastbp compare` found out. Rows come by their peak; `times` is of the reference's time, `pred` what the
+    measured calls foretell.
+    """
     rows = [row for row in result["rows"] if "failed" not in row]
     head = (
         f"{result['preset']}: batch {result['batch']}, context {result['context']}, {result['dtype']},"
@@ -54,16 +56,16 @@ def _table(result: Row) -> list[str]:
     body = []
     for row in result["rows"]:
         if "failed" in row:
-            body.append([row["policy"], "no fit", "", "", "", ""])
+            body.append([row["policy"], "no fit", "", "", "", "", ""])
             continue
-        seconds = row["seconds"]
+        seconds, predicted = row["seconds"], row["times_predicted"]
         body.append([
             row["policy"], format_bytes(row["peak_bytes_measured"]), f"{row['extra_flops_share']:.1%}",
             milliseconds(seconds["median"], (seconds["min"], seconds["max"])),
-            f"{row['times_reference']:.2f}",
+            f"{row['times_reference']:.2f}", "" if predicted is None else f"{predicted:.2f}",
             format_bytes(row["rss_peak_bytes"]),
         ])  # fmt: skip
-    return table_lines(["policy", "peak", "FLOPs+", "ms", "times", "peak RSS"], body, gap=1)
+    return table_lines(["policy", "peak", "FLOPs+", "ms", "times", "pred", "peak RSS"], body, gap=1)
 
 
 def _failures(rows: Sequence[Row]) -> Iterator[str]:

@@ -25,7 +25,7 @@ RunCommand = Callable[..., Any]
 TINY = ("compare", "--preset", "seed", "--backend", "cython", "--workers", 1, "--repeat", 1)
 KEYS = {
     "policy", "peak_bytes_predicted", "peak_bytes_measured", "kept_bytes", "rss_peak_bytes", "extra_flops_share",
-    "seconds", "passes", "times_reference", "gradients_bit_equal",
+    "seconds", "passes", "times_reference", "times_predicted", "gradients_bit_equal",
 }  # fmt: skip
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fastbp.graph.config import DecoderConfig
 from fastbp.graph.decoder import decoder_graph
-from fastbp.policy.sweep import sweep
 from fastbp.policy.optimal import Planner
+from fastbp.policy.sweep import sweep
 
 
 def test_no_point_is_worse_than_another() -> None:
