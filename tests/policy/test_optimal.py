@@ -15,6 +15,7 @@ from fastbp.graph.config import DecoderConfig
 from fastbp.graph.decoder import decoder_graph
 from fastbp.graph.graph import Graph
 from fastbp.memory.layout import lay_out
+from fastbp.policy.bound import lower_bound
 from fastbp.policy.cost import COSTS
 from fastbp.policy.optimal import Planner, Step
 from fastbp.policy.options import keep_sets, slicings
@@ -105,6 +106,9 @@ def test_no_plan_of_the_class_is_cheaper(blocks: int, batch: int) -> None:
         plan = planner.search(budget)
         assert plan is not None
         assert plan.recomputed_flops <= best
+        bound = lower_bound(found, budget).flops
+        assert bound is not None
+        assert bound <= best
         if len({name for name in plan.plan.keep if name.endswith(".x")}) >= blocks:  # not a segment's plan
             assert plan.recomputed_flops == best
     assert min(peak for peak, _ in every) >= planner.smallest_bytes - 4096
