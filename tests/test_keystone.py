@@ -13,15 +13,19 @@ from hypothesis import strategies as st
 
 from fastbp.graph.config import DecoderConfig
 from fastbp.graph.decoder import decoder_graph
+from fastbp.policy.cost import COSTS
 from fastbp.policy.optimal import Planner
+from fastbp.policy.rotor import Rotor
 from fastbp.run.decoder import Decoder
 from fastbp.schedule.plan import Plan, Slices, head_rows
+from fastbp.schedule.reversal import Reversal, Split
 
 BACKENDS = ("numpy", "numba", "cython")
 POLICIES = (
     "save_all", "full", "every(1)", "every(2)", "sqrt",
     "selective(layernorm)", "selective(gelu)", "selective(core_attn)", "selective(mlp)",
-    "selective(layernorm, gelu, core_attn, mlp)", "save_only(qkv, mid)", "save_only(u)",
+    "selective(layernorm, gelu, core_attn, mlp)", "save_only(qkv, mid)", "save_only(u)", "revolve(1)", "revolve(2)",
+    "rotor(10MiB)",
 )  # fmt: skip
 BATCHES = {"seed": 2, "small": 3}
 
@@ -128,6 +132,45 @@ def test_slices_give_the_bits_of_whole_blocks(backend: str, data: st.DataObject)
     decoder = filled(Decoder(config, batch, plan=plan, backend=backend, workers=data.draw(st.integers(1, 3))))
     assert bits(decoder) == expected
     assert_peak(decoder)
+
+
+def reversals(start: int, stop: int) -> st.SearchStrategy[Reversal]:
+    """Any order in which blocks may be walked backward."""
+
+    def cut_at(cut: int) -> st.SearchStrategy[Reversal]:
+        whole = st.booleans() if cut == start + 1 else st.just(False)
+        return st.builds(Split, reversals(start, cut), reversals(cut, stop), whole)
+
+    return st.integers(start + 1, stop - 1).flatmap(cut_at) if stop - start > 1 else st.just(start)
+
+
+@pytest.mark.parametrize("backend", ["numba", "cython"])
+@settings(max_examples=25, derandomize=True, deadline=None, database=None, phases=[Phase.generate])
+@given(reversal=reversals(0, 4), data=st.data())
+def test_any_reversal_gives_the_bits_of_save_all(backend: str, reversal: Reversal, data: st.DataObject) -> None:
+    config = DecoderConfig.preset("seed", blocks=4, attention="tiled")
+    names = sorted(decoder_graph(config, 2).read_by_backward)
+    one = st.one_of(st.none(), st.just(Slices(1, 3)))
+    keep = data.draw(st.frozensets(st.sampled_from(names), max_size=8))
+    plan = Plan("drawn", keep, 16, tuple(data.draw(one) for _ in range(4)), reversal=reversal)
+    decoder = filled(Decoder(config, 2, plan=plan, backend=backend, workers=2))
+    assert bits(decoder) == bits(filled(Decoder(config, 2, backend=backend, workers=1)))
+    assert_peak(decoder)
+
+
+@pytest.mark.parametrize("backend", ["numba", "cython"])
+def test_every_budget_of_rotor_gives_the_bits_of_save_all(backend: str) -> None:
+    config = DecoderConfig.preset("seed", blocks=5)
+    expected = bits(filled(Decoder(config, 3, backend=backend, workers=1)))
+    rotor = Rotor(decoder_graph(config, 3, workers=2), COSTS["flops"])
+    plans = {rotor.search(units): units * rotor.unit for units in range(rotor.most, 0, -1)}
+    assert len(plans) > 6
+    for plan, budget in plans.items():
+        if plan:
+            decoder = filled(Decoder(config, 3, plan=plan, backend=backend, workers=2))
+            assert bits(decoder) == expected
+            assert_peak(decoder)
+            assert decoder.peak_bytes_predicted <= budget
 
 
 @pytest.mark.parametrize("backend", ["numba", "cython"])

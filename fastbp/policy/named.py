@@ -10,8 +10,10 @@
     dots                what products of weights gave (JAX: dots_with_no_batch_dims_saveable): qkv, the stream behind
                         attention, which costs its product, and u
     save_only(...)      the named tensors alone ("qkv" in every block, "blocks.3.qkv" in one)
+    revolve(slots)      at most `slots` blocks' inputs at any time (fastbp/policy/revolve.py)
     optimal(SIZE)       the cheapest plan whose peak fits into a budget (fastbp/policy/optimal.py)
     saved(FILE)         a plan that `fastbp plan --save FILE` wrote
+    rotor(SIZE)         the cheapest way to keep and recompute whole blocks in a budget (fastbp/policy/rotor.py)
     greedy(SIZE)        drop what frees the most bytes for its cost, one tensor after another, until the peak fits
     knapsack(SIZE)      keep what saves the most among tensors of SIZE in all, as compilers do: a proxy of the
                         peak, which may exceed it
@@ -34,7 +36,10 @@ from fastbp.policy.budget_rules import greedy_plan, knapsack_plan
 from fastbp.policy.cost import COSTS, Cost
 from fastbp.policy.optimal import optimal_plan
 from fastbp.policy.saved import load_plan
+from fastbp.policy.revolve import revolve
+from fastbp.policy.rotor import rotor_plan
 from fastbp.schedule.plan import Plan, head_rows
+from fastbp.schedule.reversal import Reversal, from_forward
 from fastbp.schedule.schedule import training_schedule
 from fastbp.schedule.simulate import simulate
 
@@ -77,16 +82,29 @@ def _dots(graph: Graph, words: tuple[str, ...]) -> set[str]:
     return {name for name in graph.read_by_backward if short_name(name) in ("x", "qkv", "mid", "u")}
 
 
-def _every(graph: Graph, words: tuple[str, ...]) -> set[str]:
+def _count(name: str, words: tuple[str, ...], of: str) -> int:
+    """The argument of a policy that takes a whole number."""
     if len(words) != 1 or not re.fullmatch("[0-9]{1,9}", words[0]) or int(words[0]) < 1:
         raise InputError(
-            f"policy every({', '.join(words)}): give one whole number of blocks of at least 1, as in every(2)"
+            f"policy {name}({', '.join(words)}): give one whole number of {of} of at least 1, as in {name}(2)"
         )
-    return _inputs(graph, int(words[0]))
+    return int(words[0])
+
+
+def _every(graph: Graph, words: tuple[str, ...]) -> set[str]:
+    return _inputs(graph, _count("every", words, "blocks"))
 
 
 def _sqrt(graph: Graph, words: tuple[str, ...]) -> set[str]:
     return _inputs(graph, math.ceil(math.sqrt(graph.blocks)))
+
+
+def _reversal(graph: Graph, words: tuple[str, ...]) -> Reversal:
+    return revolve(graph.blocks, min(_count("revolve", words, "inputs"), graph.blocks))
+
+
+def _revolve(graph: Graph, words: tuple[str, ...]) -> set[str]:
+    return {f"blocks.{block}.x" for block in from_forward(_reversal(graph, words))}
 
 
 def _selective(graph: Graph, words: tuple[str, ...]) -> set[str]:
@@ -114,12 +132,15 @@ def _save_only(graph: Graph, words: tuple[str, ...]) -> set[str]:
 
 @dataclass(frozen=True)
 class Policy:
-    """A named rule: its tensors to keep, and whether it takes arguments; or, for a budget, its whole plan."""
+    """A named rule: its tensors to keep, whether it takes arguments, and the order in which it walks the blocks
+    backward; or, for a budget, its whole plan.
+    """
 
     keep: Callable[[Graph, tuple[str, ...]], set[str]] | None
     arguments: str
     help: str
     under_budget: Callable[[Graph, int, Cost], Plan] | None = None
+    reversal: Callable[[Graph, tuple[str, ...]], Reversal] | None = None
 
 
 POLICIES: dict[str, Policy] = {
@@ -131,8 +152,12 @@ POLICIES: dict[str, Policy] = {
     "selective": Policy(_selective, "parts", "recompute the named parts: " + ", ".join(SELECTIVE)),
     "dots": Policy(_dots, "", "keep what products of weights gave"),
     "save_only": Policy(_save_only, "names", "keep the named tensors alone"),
+    "revolve": Policy(
+        _revolve, "slots", "keep so many blocks' inputs at any time, recompute blocks again and again", None, _reversal
+    ),
     "optimal": Policy(None, "SIZE", "the cheapest plan whose peak fits into SIZE", optimal_plan),
     "saved": Policy(None, "FILE", "replay a plan that `fastbp plan --save FILE` wrote"),
+    "rotor": Policy(None, "SIZE", "keep or recompute whole blocks, the cheapest way in SIZE", rotor_plan),
     "greedy": Policy(None, "SIZE", "drop what is cheapest a byte until the peak fits into SIZE", greedy_plan),
     "knapsack": Policy(None, "SIZE", "keep the dearest tensors of SIZE in all", knapsack_plan),
 }
@@ -168,7 +193,8 @@ def make_plan(graph: Graph, policy: str, cost: Cost = COSTS["roofline"]) -> Plan
     assert policy_found.keep is not None
     keep = policy_found.keep(graph, words) | {tensor for tensor in graph.read_by_backward if _block(tensor) is None}
     written = f"{name}({', '.join(words)})" if words else name
-    plan = Plan(written, frozenset(keep), head_rows(graph))
+    reversal = policy_found.reversal(graph, words) if policy_found.reversal else None
+    plan = Plan(written, frozenset(keep), head_rows(graph), reversal=reversal)
     return plan if name == "full_last" else without_useless_recompute(graph, plan)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fastbp.graph.graph import Graph
+from fastbp.schedule.reversal import Reversal
 
 LOGITS_BYTES = 48 << 20
 """The most that the head's logits may take at once; the head runs in slices of rows that fit."""
@@ -31,7 +32,9 @@ class Plan:
 
     `head_rows` is the number of rows of the head that are worked on at a time; where "final.ln" is not kept, the final
     norm goes with them. `slices` has an entry a block, None for one that is walked whole, or none at all.
-    `budget_bytes` is what the plan was made for, if anything.
+    `budget_bytes` is what the plan was made for, if anything. `reversal` is the order in which blocks are walked
+    backward where inputs are brought back more than once; without it the last block comes first, and what is brought
+    back stays.
     """
 
     policy: str
@@ -39,6 +42,7 @@ class Plan:
     head_rows: int
     slices: tuple[Slices | None, ...] = ()
     budget_bytes: int | None = None
+    reversal: Reversal | None = None
 
     def keeping(self, more: frozenset[str]) -> Plan:
         """The same plan with more kept."""

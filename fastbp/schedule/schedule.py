@@ -4,12 +4,13 @@ Forward runs every node once. Backward walks the nodes in reverse; what it reads
 recursively from what is, and then stays until its last reader. So nothing is recomputed that no backward reads (early
 stop). A block that the plan slices is walked as fastbp/schedule/block_walk.py says; the final norm goes with the
 head's slices where it is not kept, and then runs once, behind the last block's forward. Buffers are freed right after
-their last use, and taken over where an op may work in place.
+their last use, and taken over where an op may work in place. A plan with a reversal walks the blocks in its order, and
+forgets what it brought back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
 from fastbp.graph.graph import Graph, Node
@@ -18,6 +19,7 @@ from fastbp.schedule.block_walk import BlockWalk
 from fastbp.schedule.effects import Effect, Effects, gradient
 from fastbp.schedule.local import Rows, parted
 from fastbp.schedule.plan import Plan
+from fastbp.schedule.reversal import Reversal, Split, first_block
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,11 @@ def evaluation_schedule(graph: Graph, plan: Plan) -> Schedule:
 def head_actions(graph: Graph, plan: Plan, effects: Effects) -> Iterator[Action]:
     """The head's backward, and the final norm's, where everything before is there."""
     return _Walk(graph, plan, effects).head_backward(set(plan.keep))
+
+
+def block_actions(graph: Graph, plan: Plan, effects: Effects, block: int) -> Iterator[Action]:
+    """A block's backward, where what the plan keeps is there."""
+    return _Walk(graph, plan, effects).block_backward(block, set(plan.keep))
 
 
 class _Walk:
@@ -84,16 +91,35 @@ class _Walk:
             yield Forward(self.head.name, rows, local=self._head_local(rows))
 
     def backward(self) -> Iterator[Action]:
-        available, walked = set(self.plan.keep), set()
+        available = set(self.plan.keep)
         yield from self.head_backward(available)
-        for node in reversed(self.graph.nodes[:-2]):
-            walk = self.blocks.get(node.block) if node.block is not None else None
-            if walk is None:
+        if self.plan.reversal is None:
+            for block in reversed(range(self.graph.blocks)):
+                yield from self.block_backward(block, available)
+        else:
+            yield from self._reverse(self.plan.reversal, available)
+        yield from self._node_backward(self.graph.nodes[0], available)
+
+    def _reverse(self, reversal: Reversal, available: Set[str]) -> Iterator[Action]:
+        """A part of the blocks; what it brings back is forgotten behind it."""
+        if not isinstance(reversal, Split):
+            yield from self.block_backward(reversal, set(available))
+            return
+        ran, later = set(available), self._input(first_block(reversal.later))
+        yield from self._bring_back(later, ran)
+        yield from self._reverse(reversal.later, available | {later})
+        yield from self._reverse(reversal.earlier, ran if reversal.whole else available)
+
+    def _input(self, block: int) -> str:
+        return next(node.inputs[0] for node in self.graph.nodes if node.block == block)
+
+    def block_backward(self, block: int, available: set[str]) -> Iterator[Action]:
+        if walk := self.blocks.get(block):
+            yield from self._bring_back(walk.input, available)
+            yield from walk.backward()
+        else:
+            for node in reversed([node for node in self.graph.nodes if node.block == block]):
                 yield from self._node_backward(node, available)
-            elif node.block not in walked:
-                walked.add(node.block)
-                yield from self._bring_back(walk.input, available)
-                yield from walk.backward()
 
     def head_backward(self, available: set[str]) -> Iterator[Action]:
         """The head, and the final norm behind it: slice by slice where it goes with the head."""

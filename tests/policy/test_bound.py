@@ -12,6 +12,7 @@ from fastbp.policy.bound import certify, lower_bound
 from fastbp.policy.cost import COSTS
 from fastbp.policy.named import make_plan
 from fastbp.policy.optimal import Planner
+from fastbp.policy.rotor import Rotor
 from fastbp.schedule.plan import Plan, Slices
 from fastbp.schedule.schedule import training_schedule
 from fastbp.schedule.simulate import simulate
@@ -42,6 +43,20 @@ def test_no_plan_that_is_drawn_undercuts_the_bound(name: str, data: st.DataObjec
     bound = lower_bound(graph, found.peak_bytes)
     assert bound.flops is not None
     assert bound.flops <= found.recomputed_flops
+
+
+@pytest.mark.parametrize("name", ["blocks", "sequences", "materialised"])
+def test_no_named_policy_undercuts_the_bound(name: str) -> None:
+    graph = GRAPHS[name]
+    rotor = Rotor(graph, COSTS["flops"])
+    named = ("full", "full_last", "every(2)", "dots", "selective(mlp, core_attn)", "revolve(1)", "revolve(2)")
+    plans = [make_plan(graph, policy) for policy in named]
+    plans += filter(None, (rotor.search(rotor.most * part // 12) for part in range(1, 13)))
+    for plan in plans:
+        found = simulate(training_schedule(graph, plan))
+        bound = lower_bound(graph, found.peak_bytes)
+        assert bound.flops is not None
+        assert bound.flops <= found.recomputed_flops
 
 
 @pytest.mark.parametrize("name", GRAPHS)

@@ -97,7 +97,7 @@ def test_the_policy_of_a_plan_is_written_in_one_way() -> None:
 def test_names_as_they_are_written() -> None:
     assert policy_names() == (
         "save_all", "full", "full_last", "every(k)", "sqrt", "selective(parts)", "dots", "save_only(names)",
-        "optimal(SIZE)", "saved(FILE)", "greedy(SIZE)", "knapsack(SIZE)",
+        "revolve(slots)", "optimal(SIZE)", "saved(FILE)", "rotor(SIZE)", "greedy(SIZE)", "knapsack(SIZE)",
     )  # fmt: skip
 
 
@@ -133,6 +133,9 @@ def test_every_part_of_a_block_names_tensors_that_backward_reads() -> None:
         ("every(1, 2)", r"policy every\(1, 2\): give one whole number"),
         ("every(²)", r"policy every\(²\): give one whole number"),
         (f"every({'9' * 5000})", r"policy every\(9+\): give one whole number"),
+        ("revolve", r"policy revolve\(\): give one whole number of inputs of at least 1, as in revolve\(2\)"),
+        ("revolve(0)", r"policy revolve\(0\): give one whole number"),
+        ("rotor", r"policy rotor\(\): give one size, as in rotor\(64MiB\)"),
         ("selective()", r"policy selective\(\) names no part: give some of layernorm, gelu, core_attn, mlp"),
         (
             "selective(core_atn)",
