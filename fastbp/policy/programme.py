@@ -15,7 +15,8 @@ in window k, rows that run twice there counted once; n makes i, m reads it.
     (reads)     S[i,k] + R[n,k] ≥ 1                  attention, and the ops before it, go backward behind tick k
                 S[i,k−1] + R[n,k−1] + R[n,k] ≥ 1     the ops behind attention: some rows before tick k, some after
     (sequence)  S[i,k] ≥ 1/B                         what attention reads is there at tick k, for a sequence at least
-    (stays)     S[x,k] + S[i,0] ≥ 1                  a block's input x that brought i back (qkv, mid) stays for its norm
+    (stays)     S[x,k] + S[mid,0] ≥ 1                a block's input x that brought mid back, or ln1, stays until its
+                S[x,k] + S[qkv,0] + S[ln1,0] ≥ 1     norm goes backward
     (capacity)  Σ bytes(i)·S[i,k] + charge(k) ≤ budget
 
 Why slices cannot break it: each line but (stays) holds for every row by itself, hence for the mean over rows. What may
@@ -153,20 +154,22 @@ class Programme:
 
     def _stays(self, block: int) -> None:
         nodes, attention = self._block(block)
-        x = nodes[0].inputs[0]
-        readers = [node for node in nodes[1:] if x in node.inputs]
-        for name in (*nodes[attention].inputs, *(node.outputs[0] for node in readers)):
-            self._row({**self.live(x, self.tick(block)), **self.live(name, 0)}, 1)
+        x, norm = nodes[0].inputs[0], nodes[0].outputs[0]
+        for reader in nodes[1:]:
+            if x in reader.inputs:
+                self._row({**self.live(x, self.tick(block)), **self.live(reader.outputs[0], 0)}, 1)
+        kept = {**self.live(nodes[attention].inputs[0], 0), **self.live(norm, 0)}
+        self._row({**self.live(x, self.tick(block)), **kept}, 1)
 
     def _capacity(self, tick: int) -> None:
         terms: dict[int, float] = {}
         for name in self.held:
             nbytes = self.graph.bytes_of(name)
-            size = padded(nbytes) if self._whole("S", name, tick) else nbytes
+            size = padded(nbytes) if self.is_whole("S", name, tick) else nbytes
             terms |= {at: size / self.budget for at in self.live(name, tick)}
         self._row({}, self._charge(tick) / self.budget - 1, terms)
 
-    def _whole(self, letter: str, name: str, k: int) -> bool:
+    def is_whole(self, letter: str, name: str, k: int) -> bool:
         """Whether a variable is a whole number."""
         return self.graph.producer[name].outputs[0] in self._streams or (letter == "S" and k < self.last(name))
 
@@ -194,7 +197,7 @@ class Programme:
         costs, whole = np.zeros(len(self.variables)), np.zeros(len(self.variables))
         for (letter, name, k), at in self.variables.items():
             costs[at] = self.graph.by_name[name].flops[0] / self.graph.flops_per_pass if letter == "R" else 0
-            whole[at] = self._whole(letter, name, k)
+            whole[at] = self.is_whole(letter, name, k)
         entries = [(i, at, value) for i, (terms, _) in enumerate(self.rows) for at, value in terms.items()]
         row, column, values = zip(*entries, strict=True)
         matrix = coo_array((values, (row, column)), shape=(len(self.rows), len(self.variables))).tocsr()
