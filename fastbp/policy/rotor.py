@@ -145,7 +145,7 @@ class Rotor:
         return Plan("rotor", kept | outside, head_rows(self.graph), reversal=reversal)
 
     def plan(self, budget_bytes: int) -> Plan:
-        """The plan for a budget. Raises DoesNotFit with what the smallest needs."""
+        """The plan for a budget. Raises DoesNotFit where none fits."""
         found, size = None, 0
         for units in range(min(budget_bytes // self.unit, self.most + self.chain.S), -1, -1):
             plan = self.search(units)
