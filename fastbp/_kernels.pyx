@@ -13,7 +13,7 @@ bits for every number of workers and for every slice.
 """
 
 from libc.math cimport INFINITY, isfinite, log, sqrt
-from libc.stdint cimport int32_t, int64_t, intptr_t
+from libc.stdint cimport int32_t, int64_t, intptr_t, uint16_t
 
 cdef extern from "_vector_math.h" nogil:
     ctypedef float real
@@ -89,6 +89,10 @@ cdef extern from "_dropout.h" nogil:
         pass
     Dropout dropout_of(const int32_t *state, double rate, double place)
     void drop_row(const Dropout *drop, int64_t row, int64_t size, const real *x, real *y)
+
+cdef extern from "_bfloat16.h" nogil:
+    void pack_row(const real *x, uint16_t *y, int64_t size)
+    void unpack_row(const uint16_t *x, real *y, int64_t size)
 
 cdef extern from "_attention.h" nogil:
     void attend(
@@ -689,6 +693,21 @@ cdef void residual_forward(const int64_t *args, int64_t worker, int64_t workers)
         i += LANES
 
 
+# ---- pack, unpack ----------------------------------------------------------------------------------------------------
+
+
+cdef void pack_forward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    cdef int64_t size = args[1] * args[2]
+    cdef int64_t start = share(size, worker, workers, 32), stop = share(size, worker + 1, workers, 32)
+    pack_row(reals(args[3]) + start, <uint16_t *><intptr_t>args[4] + start, stop - start)
+
+
+cdef void unpack_forward(const int64_t *args, int64_t worker, int64_t workers) noexcept nogil:
+    cdef int64_t size = args[1] * args[2]
+    cdef int64_t start = share(size, worker, workers, 32), stop = share(size, worker + 1, workers, 32)
+    unpack_row(<uint16_t *><intptr_t>args[3] + start, reals(args[4]) + start, stop - start)
+
+
 # ---- linear_cross_entropy --------------------------------------------------------------------------------------------
 
 
@@ -872,6 +891,8 @@ _ADDRESSES = {
     "linear_cross_entropy_forward": <intptr_t>&linear_cross_entropy_forward,
     "linear_cross_entropy_backward": <intptr_t>&linear_cross_entropy_backward,
     "adamw_forward": <intptr_t>&adamw_forward,
+    "pack_forward": <intptr_t>&pack_forward,
+    "unpack_forward": <intptr_t>&unpack_forward,
     "product": <intptr_t>&product,
 }
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from fastbp.check.gradient_error import gradient_error
 from fastbp.graph.config import DecoderConfig
 from fastbp.graph.decoder import decoder_graph
 from fastbp.policy.cost import COSTS
@@ -294,3 +295,75 @@ def test_an_evaluation_between_leaves_the_bits_alone(backend: str) -> None:
     decoder = filled(Decoder(DecoderConfig.preset("seed"), 2, policy="full", backend=backend, workers=2))
     decoder.evaluate()
     assert bits(decoder) == reference("seed", 2, backend)
+
+
+# --- lossy plans: every law but that of the bits --------------------------------------------------------------------
+
+
+def lossy(preset: str, share: float, backend: str, workers: int = 2) -> Decoder:
+    """The lossy planner's decoder at a share of the way from its smallest budget to that of the cheapest exact plan."""
+    config, batch = DecoderConfig.preset(preset), BATCHES[preset]
+    planner = Planner(decoder_graph(config, batch, workers=0 if backend == "numpy" else workers), lossy=True)
+    low, high = planner.smallest_bytes, planner.largest_bytes
+    plan = planner.plan(low + int(share * (high - low)))
+    return Decoder(config, batch, plan=plan, backend=backend, workers=workers)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("preset", "share"), [("seed", 0.1), ("small", 0.1), ("small", 0.25), ("small", 0.4)])
+def test_a_lossy_plan_has_its_peak_and_gradients_within_two_percent(preset: str, share: float, backend: str) -> None:
+    decoder = filled(lossy(preset, share, backend))
+    decoder.initialise(0)
+    error = gradient_error(decoder)
+    assert_peak(decoder)
+    assert decoder.plan.packed
+    assert 0 < error.relative < 0.02
+    assert error.worst_relative >= error.relative
+
+
+@pytest.mark.parametrize("backend", ["numba", "cython"])
+def test_a_lossy_plans_bits_know_neither_workers_nor_slices(backend: str) -> None:
+    expected = bits(filled(lossy("small", 0.25, backend)))
+    assert bits(filled(lossy("small", 0.25, backend))) == expected
+    plan = lossy("small", 0.25, backend).plan
+    config, batch = DecoderConfig.preset("small"), BATCHES["small"]
+    for workers in (1, 3):
+        assert bits(filled(Decoder(config, batch, plan=plan, backend=backend, workers=workers))) == expected
+    for slices in ((), (Slices(1, 16),) * config.blocks, (None, Slices(2, 64), Slices(3, 192), None)):
+        other = replace(plan, slices=slices)
+        assert bits(filled(Decoder(config, batch, plan=other, backend=backend, workers=2))) == expected
+
+
+@pytest.mark.parametrize("backend", ["numba", "cython"])
+def test_a_lossy_plans_losses_are_exact(backend: str) -> None:
+    decoder = filled(lossy("small", 0.25, backend))
+    exact = filled(Decoder(decoder.config, decoder.batch, backend=decoder.backend.name, workers=2))
+    decoder.forward_backward()
+    exact.forward_backward()
+    assert decoder.losses.tobytes() == exact.losses.tobytes()
+    decoder.evaluate()
+    assert decoder.losses.tobytes() == exact.losses.tobytes()
+
+
+@pytest.mark.parametrize("backend", ["numba", "cython"])
+def test_where_nothing_is_packed_a_lossy_planners_bits_are_exact(backend: str) -> None:
+    decoder = filled(lossy("seed", 1.0, backend))
+    assert not decoder.plan.packed
+    assert bits(decoder) == reference("seed", 2, backend)
+    assert gradient_error(decoder).relative == gradient_error(decoder).worst_relative == 0
+
+
+@pytest.mark.parametrize("backend", ["numba", "cython"])
+@settings(max_examples=40, derandomize=True, deadline=None, database=None, phases=[Phase.generate])
+@given(st.data())
+def test_any_plan_with_any_tensors_packed_has_its_peak(backend: str, data: st.DataObject) -> None:
+    config, batch = DecoderConfig.preset("seed", attention="tiled", context=40), data.draw(st.integers(1, 3))
+    names = sorted(decoder_graph(config, batch).read_by_backward)
+    keep = data.draw(st.frozensets(st.sampled_from(names)))
+    packed = frozenset(name for name in keep if name.startswith("blocks.") and data.draw(st.booleans()))
+    one = st.one_of(st.none(), st.builds(Slices, st.integers(1, batch), st.sampled_from([3, 8, 16, 64])))
+    plan = Plan("drawn", keep, 16, tuple(data.draw(one) for _ in range(config.blocks)), packed=packed)
+    decoder = filled(Decoder(config, batch, plan=plan, backend=backend, workers=data.draw(st.integers(1, 3))))
+    assert np.isfinite(bits(decoder)[0])
+    assert np.isfinite(decoder.gradients.flat).all()
+    assert_peak(decoder)

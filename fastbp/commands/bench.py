@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
         policy = chosen_policy(options)
         trainer = synthetic_trainer(
             config, batch, backend=options.backend, workers=options.workers, policy=policy,
-            cost=chosen_cost(options, policy, config, batch, say),
+            cost=chosen_cost(options, policy, config, batch, options.lossy, say), lossy=options.lossy,
             dtype=options.dtype, progress=say,
         )  # fmt: skip
         decoder = trainer.decoder

@@ -112,6 +112,11 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 def add_cost(group: argparse._ActionsContainer) -> None:
     group.add_argument(
+        "--lossy", action="store_true",
+        help="let the plan under --memory-budget keep tensors as bfloat16, in half the bytes: gradients are then no"
+        " longer exact (default: off)",
+    )  # fmt: skip
+    group.add_argument(
         "--cost", default="measured", type=one_of((*COSTS, "measured")), metavar="NAME",
         help="what a plan under a budget costs: seconds measured here, once for a shape; a roofline; or FLOPs that run"
         f" again. One of {', '.join(COSTS)}, measured (default measured)",
@@ -140,7 +145,9 @@ def chosen_policy(options: argparse.Namespace) -> str:
     return asked_policy(options) or "save_all"
 
 
-def chosen_cost(options: argparse.Namespace, policy: str, config: DecoderConfig, batch: int, say: Say = silent) -> Cost:
+def chosen_cost(
+    options: argparse.Namespace, policy: str, config: DecoderConfig, batch: int, lossy: bool, say: Say = silent
+) -> Cost:
     """What a planner minimises; calls are measured where that is asked for, and only for a policy that wants it."""
     if options.cost != "measured" or "(" not in policy or policy.split("(")[0] not in BUDGETED:
         return COSTS[options.cost if options.cost in COSTS else "roofline"]
@@ -150,6 +157,7 @@ def chosen_cost(options: argparse.Namespace, policy: str, config: DecoderConfig,
         backend=options.backend or "auto",
         workers=options.workers,
         dtype=options.dtype or "float32",
+        lossy=lossy,
         say=say,
     )
     return measured

@@ -22,7 +22,7 @@ from fastbp.graph.decoder import ITEMSIZE, decoder_graph, parameter_shapes
 from fastbp.graph.graph import Graph
 from fastbp.memory.flat import FlatShapes
 from fastbp.memory.layout import lay_out, require_plannable
-from fastbp.policy.cost import Cost, Measured
+from fastbp.policy.cost import Measured
 from fastbp.policy.explain import changed, explain, tensors_called
 from fastbp.policy.named import make_plan
 from fastbp.policy.optimal import Planner
@@ -71,10 +71,10 @@ def run(options: argparse.Namespace) -> Result:
     require_plannable(graph)
     policy = chosen_policy(options)
     with measuring() as say:
-        cost = chosen_cost(options, "optimal()" if options.frontier else policy, config, batch, say)
+        cost = chosen_cost(options, "optimal()" if options.frontier else policy, config, batch, options.lossy, say)
         if options.frontier:
-            return _frontier(graph, cost)
-        plan = make_plan(graph, policy, cost)
+            return _frontier(graph, Planner(graph, cost, options.lossy))
+        plan = make_plan(graph, policy, cost, options.lossy)
     if options.save:
         save_plan(Path(options.save), graph, plan)
     simulation = _simulated(graph, plan)
@@ -87,7 +87,7 @@ def run(options: argparse.Namespace) -> Result:
     layout, whole = lay_out(simulation), lay_out(_simulated(graph, make_plan(graph, "save_all")))
     lines = plan_lines(simulation, layout, whole, parameter_bytes, options.schedule)
     if policy.startswith("optimal("):
-        lines[lines.index("") : lines.index("")] = _planner(graph, plan, cost)
+        lines[lines.index("") : lines.index("")] = _planner(Planner(graph, cost, options.lossy), plan.budget_bytes or 0)
     return plan_json(simulation, layout, parameter_bytes) | {"plan": plan_value(plan)}, lines, 0
 
 
@@ -95,16 +95,16 @@ def _simulated(graph: Graph, plan: Plan) -> Simulation:
     return simulate(training_schedule(graph, plan))
 
 
-def _planner(graph: Graph, plan: Plan, cost: Cost) -> list[str]:
+def _planner(planner: Planner, budget: int) -> list[str]:
     """What a budget's plan costs, and what the next MiB would buy."""
-    planner, budget = Planner(graph, cost), plan.budget_bytes or 0
     here, more, free = planner.search(budget), planner.search(budget + MIB), planner.search(1 << 62)
     assert here and more and free
-    return planner_lines(planner.smallest_bytes, here, more, free, graph.flops_per_pass, isinstance(cost, Measured))
+    measured, whole = isinstance(planner.cost, Measured), planner.graph.flops_per_pass
+    return planner_lines(planner.smallest_bytes, here, more, free, whole, measured)
 
 
-def _frontier(graph: Graph, cost: Cost) -> Result:
-    points, measured = sweep(Planner(graph, cost)), isinstance(cost, Measured)
+def _frontier(graph: Graph, planner: Planner) -> Result:
+    points, measured = sweep(planner), isinstance(planner.cost, Measured)
     return frontier_json(graph, points, measured), frontier_lines(graph, points, measured), 0
 
 

@@ -4,16 +4,19 @@ that ships inside CPython, and prints the losses, the memory and a sample."""
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import re
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fastbp.base.errors import CheckFailed, InputError, Stopped
+from fastbp.base.errors import CheckFailed, DoesNotFit, InputError, Stopped
 from fastbp.base.units import format_count
 from fastbp.check.audit import audit
+from fastbp.check.gradient_error import gradient_error
 from fastbp.commands.options import (
     add_model_options,
     add_run_options,
@@ -59,7 +62,7 @@ DEFAULTS: dict[str, tuple[Any, Any, str]] = {
 }
 """Option: type, default, help. On --resume the snapshot's settings take the place of the defaults."""
 
-SHARED_DEFAULTS = {"preset": "small", "dtype": "float32", "backend": "auto", "policy": "save_all"}
+SHARED_DEFAULTS = {"preset": "small", "dtype": "float32", "backend": "auto", "policy": "save_all", "lossy": False}
 """The same for options that other commands have too."""
 
 SAMPLE_TOKENS = 300
@@ -99,7 +102,7 @@ def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
         prepared = _prepare(options, interruption)
         audited = _audit(prepared.trainer) if options.audit else None
         outcome = _train(prepared, interruption)
-    result = training_json(prepared.trainer, outcome)
+    result = training_json(prepared.trainer, outcome) | {"gradient_error": _gradient_error(prepared)}
     if audited:
         result["audit"] = audited
     picture = prepared.folder / "loss.png"
@@ -130,10 +133,10 @@ def _prepare(options: argparse.Namespace, interruption: Interruption) -> Run:
     _introduce(corpus, tokenizer, data)
     try:
         with compiling(interruption.poll) as progress:
-            cost = chosen_cost(options, settings["policy"], config, settings["batch"], progress)
+            cost = chosen_cost(options, settings["policy"], config, settings["batch"], settings["lossy"], progress)
             decoder = Decoder(
-                config, settings["batch"], policy=settings["policy"], cost=cost, backend=settings["backend"],
-                workers=options.workers, dtype=settings["dtype"], progress=progress,
+                config, settings["batch"], policy=settings["policy"], cost=cost, lossy=settings["lossy"],
+                backend=settings["backend"], workers=options.workers, dtype=settings["dtype"], progress=progress,
             )  # fmt: skip
             trainer = Trainer(
                 decoder, data, rate, optimiser, seed=settings["seed"], accumulate=settings["grad_accum"],
@@ -229,6 +232,18 @@ def _audit(trainer: Trainer) -> dict[str, Any]:
             raise CheckFailed(f"audit of update {trainer.update_count + 1}: {audit_line(found)}")
         nbytes += found["bytes"]
     return found | {"bytes": nbytes}
+
+
+def _gradient_error(run: Run) -> dict[str, Any] | None:
+    """How exact a lossy run's gradients are at its end; None for an exact run, where they are not finite, and where the
+    memory does not suffice.
+    """
+    decoder = run.trainer.decoder
+    if run.settings["lossy"] or decoder.plan.packed:
+        with suppress(DoesNotFit):
+            error = gradient_error(decoder)
+            return asdict(error) if math.isfinite(error.relative + error.worst_relative) else None
+    return None
 
 
 def _sample(run: Run) -> str:

@@ -65,6 +65,8 @@ class Op:
     """Ports that hold int32 (token ids); they have no gradient."""
     doubles: tuple[str, ...] = ()
     """Ports that hold float64 whatever the kernel's dtype."""
+    halves: tuple[str, ...] = ()
+    """Ports that hold bfloat16, as its bits in uint16."""
     optional: tuple[str, ...] = ()
     """Params that a node may lack; their address is then 0, their array None."""
     forward_phases: int = 1
@@ -114,6 +116,11 @@ class Op:
         else:
             written = self.ports()[port]
         return shape_of(written, dims)
+
+    def dtype_of(self, port: str, dtype: str) -> str:
+        """What a port or scratch buffer holds in a kernel of `dtype`."""
+        special = {"int32": self.integers, "float64": self.doubles, "uint16": self.halves}
+        return next((kind for kind, ports in special.items() if port in ports), dtype)
 
     def sliced(self, port: str) -> bool:
         """Whether a port is cut when the op runs in slices: its first dimension is the independent one."""

@@ -12,11 +12,13 @@ from fastbp.ops import (
     layernorm,
     linear,
     linear_cross_entropy,
+    pack,
     qkv,
     residual,
     softmax,
     tiled_attention,
     tiled_attention_dropout,
+    unpack,
 )
 from fastbp.ops.op import Op
 
@@ -25,7 +27,7 @@ OPS: dict[str, Op] = {
     for module in (
         embedding, layernorm, linear, qkv, attention, tiled_attention, softmax, gelu, residual,
         dropout, attention_dropout, tiled_attention_dropout,
-        linear_cross_entropy, adamw,
+        linear_cross_entropy, adamw, pack, unpack,
     )
 }  # fmt: skip
 

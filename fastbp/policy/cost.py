@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from fastbp.base.dims import Dims
 from fastbp.graph.graph import Graph, Node
 from fastbp.schedule.actions import Backward, Forward, Recompute
 from fastbp.schedule.effects import sliced_dims
@@ -20,6 +21,14 @@ BALANCE = 8
 """FLOPs that two cores with wide vectors do while memory brings a byte: 236 GFLOP/s over some 30 GB/s."""
 
 FORWARD, AGAIN, BACKWARD = "forward", "again", "backward"
+
+
+def conversion(graph: Graph, op_name: str, tensor: str) -> Node:
+    """The "pack" or "unpack" of a block's tensor as a node, to be priced as one: "blocks.0.pack u"."""
+    block = graph.producer[tensor].block or 0
+    dims = Dims({"N": graph.tokens, "C": graph.tensors[tensor].size // graph.tokens})
+    prefix, number, name = tensor.split(".", 2)
+    return Node(f"{prefix}.{number}.{op_name} {name}", op_name, dims, {}, block=block)
 
 
 class Cost(Protocol):

@@ -83,4 +83,4 @@ def changed(graph: Graph, plan: Plan, words: str) -> Plan:
     if how == "keep" and not names & graph.read_by_backward:
         raise InputError(f"--what-if {words}: backward reads no such tensor, so that keeping it is of no use")
     keep = plan.keep | (names & graph.read_by_backward) if how == "keep" else plan.keep - names
-    return replace(plan, keep=keep, policy=f"{plan.policy}, {words}")
+    return replace(plan, keep=keep, packed=plan.packed & keep, policy=f"{plan.policy}, {words}")

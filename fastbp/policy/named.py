@@ -172,9 +172,9 @@ def policy_names() -> tuple[str, ...]:
     return tuple(f"{name}({policy.arguments})" if policy.arguments else name for name, policy in POLICIES.items())
 
 
-def make_plan(graph: Graph, policy: str, cost: Cost = COSTS["roofline"]) -> Plan:
+def make_plan(graph: Graph, policy: str, cost: Cost = COSTS["roofline"], lossy: bool = False) -> Plan:
     """The plan of a policy as it is written on the command line: "full", "every(2)", "selective(core_attn, gelu)".
-    `cost` is what optimal(SIZE) minimises.
+    `cost` is what optimal(SIZE) minimises; where `lossy`, it may keep tensors as bfloat16.
 
     Raises InputError for an unknown policy or argument, with the nearest known one.
     """
@@ -185,8 +185,12 @@ def make_plan(graph: Graph, policy: str, cost: Cost = COSTS["roofline"]) -> Plan
     words = tuple(word.strip() for word in (match[2] or "").split(",") if word.strip())
     if words and not POLICIES[name].arguments:
         raise InputError(f"policy {name} takes no argument, but '{policy}' gives one: write {name}")
+    if lossy and name != "optimal":
+        raise InputError(f"--lossy and --policy {name}: only --memory-budget SIZE chooses what is kept as bfloat16")
     if name == "saved":
         return load_plan((match[2] or "").strip(), graph)
+    if lossy:
+        return optimal_plan(graph, _size(name, words), cost, lossy)
     policy_found = POLICIES[name]
     if policy_found.under_budget:
         return policy_found.under_budget(graph, _size(name, words), cost)

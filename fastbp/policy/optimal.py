@@ -4,7 +4,8 @@ The class of plans. Every block takes one of the options of fastbp/policy/option
 its tensors to keep and slices to walk the rest in. Its input is kept, or it is not and then the block continues a
 segment: the segment's first block has its input, all blocks of a segment keep nothing else and are sliced alike, and
 their inputs are brought back, and stay, when backward reaches the segment. A segment is at most SEGMENT blocks long.
-The first block's input may be looked up again. The head runs in slices of rows, the final norm with them.
+The first block's input may be looked up again. The head runs in slices of rows, the final norm with them. A lossy
+planner has every option twice: as computed, and with all that the block keeps as bfloat16, its input too.
 
 Within the class the plan is exact: a block's bytes depend on earlier blocks through the sum that these keep alone, so
 labels (bytes kept so far, cost) of which none is worse in both are all that a block needs to know, in whole bytes.
@@ -28,7 +29,7 @@ from fastbp.memory.layout import lay_out
 from fastbp.policy.cost import AGAIN, COSTS, Cost
 from fastbp.policy.options import Option, Prices, live_sets, options
 from fastbp.schedule.effects import Effects
-from fastbp.schedule.plan import LOGITS_BYTES, Plan, Slices, head_rows
+from fastbp.schedule.plan import LOGITS_BYTES, Plan, Slices, head_rows, require_packable
 from fastbp.schedule.schedule import head_actions, training_schedule
 from fastbp.schedule.simulate import padded, simulate
 
@@ -74,15 +75,20 @@ class Labels:
 
 
 class Planner:
-    """The search on one graph. `plan(budget)` may be asked again and again."""
+    """The search on one graph. `plan(budget)` may be asked again and again. Where `lossy`, a block may keep its tensors
+    as computed or all of them (but norms' and softmax's statistics) as bfloat16; of two that cost the same, as
+    computed. Raises InputError for a lossy one in float64.
+    """
 
-    def __init__(self, graph: Graph, cost: Cost = COSTS["roofline"]) -> None:
-        self.graph, self.cost = graph, cost
+    def __init__(self, graph: Graph, cost: Cost = COSTS["roofline"], lossy: bool = False) -> None:
+        if lossy:
+            require_packable(graph, frozenset())
+        self.graph, self.cost, self.lossy = graph, cost, lossy
         self.stream_bytes = padded(graph.bytes_of("blocks.0.x"))
 
     @cached_property
     def options(self) -> list[Option]:
-        return options(self.graph, self.cost)
+        return options(self.graph, self.cost, self.lossy)
 
     @cached_property
     def heads(self) -> list[tuple[int, int]]:
@@ -125,9 +131,9 @@ class Planner:
             return replace(
                 step,
                 with_input=False,
-                kept_bytes=step.kept_bytes - self.stream_bytes,
-                needed_bytes=max(forward, self._backward_bytes(step.option, step.blocks)),
-                cost=step.cost + lookup * TIES,
+                kept_bytes=step.kept_bytes - step.option.input_bytes,
+                needed_bytes=max(forward, self._backward_bytes(step.option, step.blocks, with_input=False)),
+                cost=step.cost + (lookup - step.option.input_cost) * TIES,
                 flops=step.flops + embedding.flops[0],
             )
 
@@ -135,26 +141,29 @@ class Planner:
 
     def _single(self, option: Option) -> Step:
         needed = max(option.forward_bytes, option.backward_bytes)
-        cost = option.cost * TIES + min(option.slices_count, TIES - 1)
+        ties = option.slices_count + (TIES // 2 if option.packed else 0)
+        cost = (option.cost + option.input_cost) * TIES + min(ties, TIES - 1)
         return Step(option, 1, True, option.kept_bytes, needed, cost, option.recomputed_flops)
 
     def _segment(self, option: Option, blocks: int) -> Step:
-        needed = max(self._forward_bytes(option, blocks, True), self._backward_bytes(option, blocks))
+        needed = max(self._forward_bytes(option, blocks, True), self._backward_bytes(option, blocks, True))
         forward = sum(node.flops[0] for node in self.graph.nodes if node.block == 0)
-        cost = (blocks - 1) * option.again_cost + blocks * option.cost
+        cost = (blocks - 1) * option.again_cost + blocks * option.cost + option.input_cost
         flops = (blocks - 1) * forward + blocks * option.recomputed_flops
         return Step(option, blocks, True, option.kept_bytes, needed, cost * TIES, flops)
 
     def _forward_bytes(self, option: Option, blocks: int, with_input: bool) -> int:
         first = option.forward_bytes if with_input else option.forward_bytes_without_input
-        kept = self.stream_bytes if with_input else 0
+        kept = option.input_bytes if with_input else 0
         return max(first, kept + option.forward_bytes_without_input if blocks > 1 else 0)
 
-    def _backward_bytes(self, option: Option, blocks: int) -> int:
-        """The blocks' inputs stay one upon the other, under the stream's gradient while they are brought back."""
-        back = option.backward_bytes + (blocks - 1) * self.stream_bytes
-        again = option.forward_bytes + (blocks - 1) * self.stream_bytes
-        return max(back, again if blocks > 1 else 0)
+    def _backward_bytes(self, option: Option, blocks: int, with_input: bool) -> int:
+        """The blocks' inputs stay one upon the other, under the stream's gradient while they are brought back. A
+        segment's first input is whole then, however it was kept.
+        """
+        if blocks == 1:
+            return option.backward_bytes if with_input else option.backward_bytes_without_input
+        return max(option.backward_bytes_without_input, option.again_bytes) + (blocks - 1) * self.stream_bytes
 
     def plan(self, budget_bytes: int) -> Plan:
         """The plan. Raises DoesNotFit with the smallest budget that has one."""
@@ -259,7 +268,7 @@ class Planner:
         total, flops = int(last.cost[at]), 0
         rows = next(rows for rows, nbytes in self.heads if last.kept[at] + nbytes <= limit)
         peak = int(last.kept[at]) + dict(self.heads)[rows]
-        keep, slices = {"final.x"}, [Slices(1, 1)] * self.graph.blocks
+        keep, packed, slices = {"final.x"}, set[str](), [Slices(1, 1)] * self.graph.blocks
         block = self.graph.blocks
         while block:
             step = steps[int(labels[block].step[at])]
@@ -270,7 +279,9 @@ class Planner:
             slices[block : block + step.blocks] = [step.option.slices] * step.blocks
             keep |= {f"blocks.{block}.{name}" for name in step.option.keep}
             keep |= {f"blocks.{block}.x"} if step.with_input else set()
-        return Found(Plan("optimal", frozenset(keep), rows, tuple(slices)), peak, flops, total // TIES)
+            packed |= {f"blocks.{block}.{name}" for name in step.option.packed} & keep
+        plan = Plan("optimal", frozenset(keep), rows, tuple(slices), packed=frozenset(packed))
+        return Found(plan, peak, flops, total // TIES)
 
 
 def layout_bytes(graph: Graph, plan: Plan) -> int:
@@ -295,6 +306,6 @@ def _merged(found: list[tuple[np.ndarray, ...]]) -> Labels:
     return Labels(kept[order], cost[order], step[order], before[order])
 
 
-def optimal_plan(graph: Graph, budget_bytes: int, cost: Cost) -> Plan:
+def optimal_plan(graph: Graph, budget_bytes: int, cost: Cost, lossy: bool = False) -> Plan:
     """The planner's plan under one budget."""
-    return Planner(graph, cost).plan(budget_bytes)
+    return Planner(graph, cost, lossy).plan(budget_bytes)

@@ -1,6 +1,7 @@
 """The ways to walk one block, each with its bytes and its FLOPs: what the planner chooses from.
 
-An option names the tensors of the block that are kept and the slices in which the rest is walked. Its bytes come from
+An option names the tensors of the block that are kept, those of them that wait as bfloat16 where that is admitted (all
+but a few numbers a row, or none), and the slices in which the rest is walked. Its bytes come from
 the block's own actions: what is live at each of them does not depend on how many slices there are beyond three, nor on
 their size, so a block of at most three by three slices is walked once and its live sets are priced for every size.
 """
@@ -18,11 +19,12 @@ import numpy as np
 from fastbp.graph.config import DecoderConfig
 from fastbp.graph.decoder import decoder_graph
 from fastbp.graph.graph import Graph
-from fastbp.policy.cost import AGAIN, BACKWARD, FORWARD, Cost
-from fastbp.schedule.actions import Action, Backward, Forward, Free, Recompute
+from fastbp.policy.cost import AGAIN, BACKWARD, FORWARD, Cost, conversion
+from fastbp.schedule.actions import Action, Backward, Forward, Free, Pack, Recompute, Unpack
 from fastbp.schedule.block_walk import BlockWalk
-from fastbp.schedule.effects import Effects
-from fastbp.schedule.local import parted, tensor_of
+from fastbp.schedule.effects import Effects, buffer_bytes
+from fastbp.schedule.local import packed as in_bfloat16
+from fastbp.schedule.local import parted
 from fastbp.schedule.plan import Plan, Slices
 from fastbp.schedule.schedule import with_frees
 from fastbp.schedule.simulate import padded
@@ -31,6 +33,8 @@ COSTLY = (("qkv",), ("o", "lse", "p"), ("mid",), ("u",))
 """Tensors that cost a product to bring back, in groups that are of use together; every set of groups is an option."""
 CHEAP = (("ln1.mean", "ln1.rstd", "ln2.mean", "ln2.rstd"), ("ln1",), ("ln2",), ("g",))
 """The rest: dropped together with anything costly, and otherwise kept from the left on."""
+AS_COMPUTED = frozenset({*CHEAP[0], "lse"})
+"""What is never packed: a few numbers a row, on which all of the row depends."""
 FEWEST_ROWS = 64
 """A slice of fewer rows would spend its time on weights."""
 STAGES = 3
@@ -46,16 +50,23 @@ Held = tuple[str, str]
 @dataclass(frozen=True)
 class Option:
     """One way to walk a block. Peaks are of the bytes that its own tensors take, its input and the stream's gradient
-    among them, forward and backward. `cost` is of the block's whole pass, `again_cost` of one forward more.
+    among them, forward and backward; those `without_input` where the input is not kept, in backward because it was
+    brought back. `cost` is of the block's whole pass, `input_cost` of packing its input and unpacking it, `again_cost`
+    and `again_bytes` of one forward more.
     """
 
     keep: frozenset[str]
     slices: Slices
+    packed: frozenset[str]
     kept_bytes: int
+    input_bytes: int
     forward_bytes: int
     forward_bytes_without_input: int
     backward_bytes: int
+    backward_bytes_without_input: int
+    again_bytes: int
     cost: int
+    input_cost: int
     again_cost: int
     recomputed_flops: int
     slices_count: int
@@ -78,6 +89,8 @@ class Walked:
     backward: tuple[Live, ...]
     again: tuple[tuple[str, int], ...]
     """Nodes that run again, and how often all rows of them do."""
+    unpacked: tuple[tuple[str, int], ...]
+    """The same of tensors that are unpacked."""
 
 
 def keep_sets(names: Iterable[str]) -> Iterator[frozenset[str]]:
@@ -112,16 +125,23 @@ def _parts(rows: int) -> Iterator[int]:
             yield last
 
 
-def options(graph: Graph, cost: Cost) -> list[Option]:
-    """Every option of a block of the graph; all its blocks are alike. None is worse than another in every respect."""
+def options(graph: Graph, cost: Cost, lossy: bool = False) -> list[Option]:
+    """Every option of a block of the graph; all its blocks are alike. None is worse than another in every respect,
+    being exact one of them.
+    """
     names = {name.removeprefix("blocks.0.") for node in graph.nodes if node.block == 0 for name in node.outputs}
     read = {name.removeprefix("blocks.0.") for name in graph.read_by_backward if name.startswith("blocks.0.")}
-    keeps = list(keep_sets(names & read))
+    nothing: frozenset[str] = frozenset()
+    keeps = [(keep, nothing) for keep in keep_sets(names & read)]
+    if lossy:
+        keeps += [(keep, (keep | {"x"}) - AS_COMPUTED) for keep, _ in keeps]
     return undominated([option for slices in slicings(graph) for option in _priced(graph, keeps, slices, cost)])
 
 
-def _priced(graph: Graph, keeps: Iterable[frozenset[str]], slices: Slices, cost: Cost) -> Iterator[Option]:
-    """The options with some slices."""
+def _priced(
+    graph: Graph, keeps: Iterable[tuple[frozenset[str], frozenset[str]]], slices: Slices, cost: Cost
+) -> Iterator[Option]:
+    """The options with some slices, by what they keep and what of it they pack."""
     length = _length(graph)
     outer, inner = graph.tokens // length // slices.sequences, slices.sequences * length // slices.rows
     rows = {"whole": graph.tokens, "outer": slices.sequences * length, "inner": slices.rows}
@@ -133,21 +153,41 @@ def _priced(graph: Graph, keeps: Iterable[frozenset[str]], slices: Slices, cost:
         levels = {name: rows["inner" if by_rows[name] else "outer"] for name in nodes}
         return {name: cost.of(graph, node, when, levels[name]) for name, node in nodes.items()}
 
+    @cache
+    def converted(op_name: str, name: str) -> int:
+        node = nodes.get(graph.producer[name].name)
+        level = "whole" if node is None else "inner" if by_rows[node.name] else "outer"
+        return cost.of(graph, conversion(graph, op_name, name), FORWARD, rows[level])
+
     again, once = priced(AGAIN), sum(priced(FORWARD).values()) + sum(priced(BACKWARD).values())
-    for keep in keeps:
-        walked = _walk(_shape(graph), keep, min(outer, STAGES), min(inner, STAGES))
+    for keep, packed in keeps:
+        walked = _walk(_shape(graph), keep, packed, min(outer, STAGES), min(inner, STAGES))
+        interior = _walk(_shape(graph), keep, packed - {"x"}, min(outer, STAGES), min(inner, STAGES))
+        waits = {name: buffer_bytes(graph, _buffer(name, packed)) for name in (*keep, "x")}
+        both = sum(converted("pack", f"blocks.0.{name}") for name in packed - {"x"})
+        both += sum(converted("unpack", name) * times for name, times in interior.unpacked)
         yield Option(
             keep,
             slices,
-            sum(padded(graph.bytes_of(f"blocks.0.{name}")) for name in (*keep, "x")),
+            packed,
+            sum(map(padded, waits.values())),
+            padded(waits["x"]),
             price.peak(walked.forward),
-            price.peak(walked.without_input),
+            price.peak(interior.without_input),
             price.peak(walked.backward),
-            once + sum(again[name] * times for name, times in walked.again),
+            price.peak(interior.backward),
+            price.peak(interior.forward),
+            once + both + sum(again[name] * times for name, times in walked.again),
+            sum(converted(op_name, "blocks.0.x") for op_name in ("pack", "unpack") if "x" in packed),
             sum(again.values()),
             sum(nodes[name].flops[0] * times for name, times in walked.again),
             outer * inner,
         )
+
+
+def _buffer(name: str, packed: frozenset[str]) -> str:
+    """Where a tensor of the block waits for backward, by short name."""
+    return in_bfloat16(f"blocks.0.{name}") if name in packed else f"blocks.0.{name}"
 
 
 class Prices:
@@ -165,7 +205,7 @@ class Prices:
     def _bytes_of(self, held: Held) -> int:
         if held not in self._held:
             name, level = held
-            self._held[held] = padded(self.graph.bytes_of(tensor_of(name)) // self.graph.tokens * self.rows[level])
+            self._held[held] = padded(buffer_bytes(self.graph, name, self.rows[level]))
         return self._held[held]
 
     def _bytes_of_scratch(self, scratch: Scratch) -> int:
@@ -201,30 +241,38 @@ def _shape(graph: Graph) -> tuple[str, ...]:
 
 
 @cache
-def _walk(shape: tuple[str, ...], keep: frozenset[str], outer: int, inner: int) -> Walked:
+def _walk(shape: tuple[str, ...], keep: frozenset[str], packed: frozenset[str], outer: int, inner: int) -> Walked:
     """The live sets of a block of at most three by three slices."""
     attention = "tiled" if any(name.startswith("tiled") for name in shape) else "materialised"
     dropout = 0.5 if any("dropout" in name for name in shape) else 0.0
     config = DecoderConfig(1, 2, 1, 8, max(inner, 2), 2, attention=attention, dropout=dropout)
     graph = decoder_graph(config, outer)
     effects = Effects(graph)
-    plan = Plan("", frozenset(f"blocks.0.{name}" for name in keep) | {"blocks.0.x"}, 1)
+    kept, halves = (frozenset(f"blocks.0.{name}" for name in names) for names in (keep | {"x"}, packed))
+    plan = Plan("", kept, 1, packed=halves)
     walk = BlockWalk(graph, plan, effects, 0, Slices(1, 1 if inner > 1 else config.context))
     forward, backward = list(walk.forward()), list(walk.backward())
+    if walk.input in halves:
+        forward, backward = [Pack(walk.input), *forward], [Unpack(walk.input), *backward]
     levels = {1: "inner", config.context: "outer"}
     sets = live_sets([*forward, *backward], plan, effects, levels, walk.stream)
     last = max(i for i, action in enumerate(forward) if walk.input in effects.of(action).reads)
     behind = [Live(live.held - {(walk.input, "whole")}, live.scratch) for live in sets[last + 1 : len(forward)]]
     runs: Counter[str] = Counter()
+    unpacks: Counter[str] = Counter()
     for action in backward:
         if isinstance(action, Recompute):
             start, stop = effects.token_rows(action) or (0, graph.tokens)
             runs[action.node] += stop - start
+        elif isinstance(action, Unpack):
+            start, stop = action.rows or (0, graph.tokens)
+            unpacks[action.tensor] += stop - start
     return Walked(
         largest(sets[: len(forward)]),
         largest([*sets[: last + 1], *behind]),
         largest(sets[len(forward) :]),
         tuple((name, rows // graph.tokens) for name, rows in runs.items()),
+        tuple((name, rows // graph.tokens) for name, rows in unpacks.items()),
     )  # fmt: skip
 
 
@@ -245,7 +293,7 @@ def live_sets(
         if isinstance(action, Free):
             live.discard(held(action.tensor))
             continue
-        backward = backward or isinstance(action, Recompute | Backward)
+        backward = backward or isinstance(action, Recompute | Backward | Unpack)
         effect = effects.of(action)
         live.difference_update(held(old) for _, old in getattr(action, "takes", ()))
         live.update(map(held, effect.reads), map(held, effect.writes))
@@ -264,8 +312,8 @@ def _scratch(action: Action, effects: Effects, levels: Mapping[int, str]) -> Scr
 
 
 def undominated(found: Sequence[Option]) -> list[Option]:
-    """Options of which none is as good as another in bytes and FLOPs, and no coarser."""
-    figures = np.array([astuple(option)[2:] for option in found], np.int64)
+    """Options of which none is as good as another in bytes and FLOPs, no coarser and no less lossy."""
+    figures = np.array([(bool(option.packed), *astuple(option)[3:]) for option in found], np.int64)
     kept: list[int] = []
     for i in np.lexsort(figures.T[::-1]):
         if not any((figures[j] <= figures[i]).all() for j in kept):

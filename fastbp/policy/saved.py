@@ -23,7 +23,8 @@ def save_plan(path: Path, graph: Graph, plan: Plan) -> None:
 
 def plan_json(plan: Plan) -> dict[str, Any]:
     """A plan as JSON."""
-    return {**asdict(plan), "keep": sorted(plan.keep), "slices": [each and asdict(each) for each in plan.slices]}
+    names = {"keep": sorted(plan.keep), "packed": sorted(plan.packed)}
+    return {**asdict(plan), **names, "slices": [each and asdict(each) for each in plan.slices]}
 
 
 def load_plan(path: str, graph: Graph) -> Plan:
@@ -32,7 +33,8 @@ def load_plan(path: str, graph: Graph) -> Plan:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
         shapes = found.pop("activations")
         slices = tuple(each and Slices(**each) for each in found.pop("slices"))
-        plan = Plan(**{**found, "keep": frozenset(found["keep"]), "slices": slices})
+        names = {"keep": frozenset(found["keep"]), "packed": frozenset(found.get("packed", ()))}
+        plan = Plan(**{**found, **names, "slices": slices})
     except OSError as error:
         raise InputError(f"saved({path}): {error.strerror}: give a file that `fastbp plan --save` wrote") from None
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -59,6 +59,7 @@ def plan_lines(
         f"arena       {format_bytes(layout.size_bytes)}, {layout.fragmentation_bytes} bytes of it fragmentation",
         f"besides     {format_bytes(parameter_bytes)} each: parameters, their gradients, two moments",
         f"kept        {format_bytes(simulation.kept_bytes)}: {_by_block(simulation.schedule.graph, plan.keep)}",
+        *([f"as bfloat16 {_by_block(simulation.schedule.graph, plan.packed)}"] if plan.packed else []),
         *_slices(plan),
         f"recomputed  {_by_block(simulation.schedule.graph, _again(simulation))}",
         "",

@@ -56,6 +56,12 @@ def training_lines(result: dict[str, Any], picture: Path, shared: bool) -> list[
             f"peak memory      {format_bytes(result['peak_bytes_predicted'])}: {result['peak_bytes_predicted']} bytes"
             f" of activations predicted, {result['peak_bytes_measured']} measured",
         ]
+    error = result.get("gradient_error")
+    if error:
+        lines.append(
+            f"gradient error   {error['relative']:.2%} of the gradient's norm against exact gradients on one batch,"
+            f" {error['worst_relative']:.2%} at worst ({error['worst']})"
+        )
     lines += [
         f"policy           {result['policy']}",
         f"ran on           {result['backend']}, {result['workers']} of {physical_cores()} cores,"

@@ -24,9 +24,9 @@ from fastbp.ops.registry import OPS
 from fastbp.run.backend import Backend
 from fastbp.run.instruction import Argument, Instruction
 from fastbp.run.program import Program
-from fastbp.schedule.actions import Action, Backward, Forward, Free, Reduce, written
+from fastbp.schedule.actions import Action, Backward, Forward, Free, Pack, Reduce, Unpack, written
 from fastbp.schedule.effects import Effects, placed, sliced_dims
-from fastbp.schedule.local import Rows, parted, tensor_of
+from fastbp.schedule.local import Rows, packed, parted, tensor_of
 from fastbp.schedule.schedule import Schedule
 
 Arrays = Mapping[str, np.ndarray]
@@ -62,7 +62,9 @@ class Binder:
 
     def program(self) -> Program:
         """All instructions of the schedule."""
-        self.backend.prepare({node.op_name for node in self.schedule.graph.nodes}, self.dtype, self.progress)
+        conversions = {"pack", "unpack"} if self.schedule.plan.packed else set()
+        names = {node.op_name for node in self.schedule.graph.nodes}
+        self.backend.prepare(names | conversions, self.dtype, self.progress)
         instructions: list[Instruction] = []
         effects = Effects(self.schedule.graph)
         for tick, action in enumerate(self.schedule.actions):
@@ -70,9 +72,13 @@ class Binder:
                 instructions += self._bind(effects, tick, action)
         return Program(tuple(instructions))
 
-    def _bind(self, effects: Effects, tick: int, action: Forward | Backward | Reduce) -> Iterator[Instruction]:
+    def _bind(
+        self, effects: Effects, tick: int, action: Forward | Backward | Reduce | Pack | Unpack
+    ) -> Iterator[Instruction]:
         if isinstance(action, Reduce):
             return self._reduce(tick, action)
+        if isinstance(action, Pack | Unpack):
+            return self._convert(tick, action)
         node = self.schedule.graph.by_name[action.node]
         dims = sliced_dims(node, action.rows)
         direction = "backward" if isinstance(action, Backward) else "forward"
@@ -99,16 +105,26 @@ class Binder:
         outputs = ((action.into, total),)
         return call_instructions(tick, written(action), call, outputs, self.backend, self.dtype, self.progress)
 
-    def _rows_in_arena(self, tick: int, name: str, tensor: Tensor, rows: Rows | None) -> np.ndarray:
+    def _convert(self, tick: int, action: Pack | Unpack) -> Iterator[Instruction]:
+        op, tensor = OPS["pack" if isinstance(action, Pack) else "unpack"], self.schedule.graph.tensors[action.tensor]
+        names = {"float32": placed(action, action.tensor), "uint16": packed(action.tensor)}
+        found = {kind: self._rows_in_arena(tick, name, tensor, action.rows, kind) for kind, name in names.items()}
+        source, target = (op.dtype_of(port, self.dtype) for port in "xy")
+        call = Call(op, "forward", Dims({"N": 1, "C": found[source].size}), {}, (found[source], found[target]))
+        outputs = ((names[target], found[target]),)
+        return call_instructions(tick, written(action), call, outputs, self.backend, self.dtype, self.progress)
+
+    def _rows_in_arena(
+        self, tick: int, name: str, tensor: Tensor, rows: Rows | None, dtype: str | None = None
+    ) -> np.ndarray:
         """Some rows of a buffer, which may itself hold a slice of its tensor alone; flat."""
+        dtype = dtype or self.dtype
         begin, end = parted(name)[1] or (0, self.schedule.graph.tokens)
         start, stop = rows or (begin, end)
         size = tensor.size // self.schedule.graph.tokens
         if rows is None and (begin, end) == (0, self.schedule.graph.tokens):
-            return self.in_arena(tick, name, (tensor.size,), self.dtype)
-        return self.in_arena(tick, name, ((end - begin) * size,), self.dtype)[
-            (start - begin) * size : (stop - begin) * size
-        ]
+            return self.in_arena(tick, name, (tensor.size,), dtype)
+        return self.in_arena(tick, name, ((end - begin) * size,), dtype)[(start - begin) * size : (stop - begin) * size]
 
     def _scratch(self, tick: int, action: Action, op: Op, port: str, dims: Dims) -> np.ndarray:
         shapes = op.scratch if isinstance(action, Backward) else op.forward_scratch
@@ -186,7 +202,7 @@ class Call:
                 shape = shape_of((self.op.scratch if backward else self.op.forward_scratch)[port], self.dims)
             else:
                 shape = self.op.shape(port, self.dims)
-            expected = "int32" if port in self.op.integers else "float64" if port in self.op.doubles else dtype
+            expected = self.op.dtype_of(port, dtype)
             if array.size != int(np.prod(shape)) or array.dtype != expected or not array.flags.c_contiguous:
                 raise ValueError(f"{what}: {array.dtype} {array.shape} where {expected} {shape} is due, contiguous")
 

@@ -53,6 +53,7 @@ class Decoder:
         policy: str = "save_all",
         plan: Plan | None = None,
         cost: Cost = COSTS["roofline"],
+        lossy: bool = False,
         backend: str = "auto",
         workers: int | None = None,
         dtype: str = "float32",
@@ -71,7 +72,7 @@ class Decoder:
             least_bytes(config, batch, dtype), f"--batch {batch} at context {config.context}", self._smaller()
         )
         self.graph = decoder_graph(config, batch, workers=self.parts, dtype=dtype)
-        self.plan = plan or make_plan(self.graph, policy, cost)
+        self.plan = plan or make_plan(self.graph, policy, cost, lossy)
         self._progress = progress
         self.schedule = training_schedule(self.graph, self.plan)
         self.simulation = simulate(self.schedule)

@@ -1,7 +1,8 @@
 """What every call of a block takes on this machine, in the slices that a planner chooses from; kept per CPU and shape.
 
 A decoder of one block and two letters runs its calls one by one under the clock, with all of the block dropped, so that
-every call is made forward, again and backward. Blocks are alike, and the head is not the planner's to choose.
+every call is made forward, again and backward. Blocks are alike, and the head is not the planner's to choose. For a
+lossy planner a second decoder keeps all of the block as bfloat16.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from typing import Any
 
 from fastbp.graph.config import DecoderConfig
 from fastbp.graph.decoder import decoder_graph
+from fastbp.graph.graph import Graph, Node
 from fastbp.policy.cost import BACKWARD, FORWARD, Measured
-from fastbp.policy.options import slicings
+from fastbp.policy.named import short_name
+from fastbp.policy.options import AS_COMPUTED, slicings
 from fastbp.run.backend import choose_backend
 from fastbp.run.barrier import Barrier
 from fastbp.run.cpu_name import cpu_name
@@ -27,7 +30,7 @@ from fastbp.run.instruction import Instruction
 from fastbp.run.kept import keep, kept
 from fastbp.run.program import Program
 from fastbp.run.workers import choose_workers
-from fastbp.schedule.actions import Backward, Forward, Reduce
+from fastbp.schedule.actions import Backward, Forward, Pack, Reduce, Unpack
 from fastbp.schedule.plan import Plan, Slices
 
 RUNS = 5
@@ -39,15 +42,15 @@ Say = Callable[[str], None]
 
 def seconds_of_calls(
     config: DecoderConfig, batch: int, *, backend: str = "auto", workers: int | None = None, dtype: str = "float32",
-    say: Say = lambda what: None,
+    lossy: bool = False, say: Say = lambda what: None,
 ) -> Measured:  # fmt: skip
     """The costs of a block's calls: those that are kept, else measured now and kept."""
     backend = choose_backend(backend).name
     workers = choose_workers(workers, decoder_graph(config, batch).products_per_pass)
-    name = _name(config, batch, backend, workers, dtype)
+    name = _name(config, batch, backend, workers, dtype, *(["lossy"] if lossy else []))
     found = kept("seconds.json").get(name)
     if found is None:
-        found = _as_json(_measure(config, batch, backend, workers, dtype, say))
+        found = _as_json(_measure(config, batch, backend, workers, dtype, lossy, say))
         with suppress(OSError):
             keep("seconds.json", name, found)
     return Measured({(node, when, rows): nanoseconds for node, when, rows, nanoseconds in found})
@@ -62,15 +65,26 @@ def _as_json(found: Mapping[Key, float]) -> list[list[Any]]:
     return [[*key, max(1, round(1e9 * seconds))] for key, seconds in found.items()]
 
 
-def _measure(config: DecoderConfig, batch: int, backend: str, workers: int, dtype: str, say: Say) -> dict[Key, float]:
+def _measure(
+    config: DecoderConfig, batch: int, backend: str, workers: int, dtype: str, lossy: bool, say: Say
+) -> dict[Key, float]:
     one = replace(config, blocks=1, vocab=2)
     graph = decoder_graph(one, batch)
     found: dict[Key, float] = {}
     for slices in slicings(graph):
         say(f"slices of {slices.sequences} sequences and {slices.rows} rows")
         plan = Plan("measured", frozenset({"blocks.0.x", "final.x"}), graph.tokens, (slices,))
-        found |= _of_slices(Decoder(one, batch, plan=plan, backend=backend, workers=workers, dtype=dtype), slices)
+        plans = [plan, _all_packed(graph, plan)] if lossy else [plan]
+        for each in reversed(plans):  # calls that both make are the first one's
+            found |= _of_slices(Decoder(one, batch, plan=each, backend=backend, workers=workers, dtype=dtype), slices)
     return found
+
+
+def _all_packed(graph: Graph, plan: Plan) -> Plan:
+    """The plan with all that a lossy planner may pack."""
+    names = (name for name in graph.read_by_backward if name.startswith("blocks."))
+    packed = frozenset(name for name in names if short_name(name) not in AS_COMPUTED)
+    return replace(plan, keep=plan.keep | packed, packed=packed)
 
 
 def _of_slices(decoder: Decoder, slices: Slices) -> dict[Key, float]:
@@ -101,14 +115,18 @@ def _keys(decoder: Decoder, slices: Slices) -> Callable[[Instruction], Key]:
     levels = {"N": slices.rows, "B": slices.sequences * decoder.config.context}
     last: list[str] = []
 
+    def rows(node: Node) -> int:
+        return levels[node.op.independent_along] if node.block is not None else graph.tokens
+
     def key(instruction: Instruction) -> Key:
         action = decoder.schedule.actions[instruction.tick]
+        if isinstance(action, Pack | Unpack):
+            return f"{instruction.op} {short_name(action.tensor)}", FORWARD, rows(graph.producer[action.tensor])
         name = last[0] if isinstance(action, Reduce) else getattr(action, "node", "")
         last[:] = [name]
         node = graph.by_name[name]
-        rows = levels[node.op.independent_along] if node.block is not None else graph.tokens
         when = FORWARD if isinstance(action, Forward) else BACKWARD
-        return (name.split(".", 2)[-1] if node.block is not None else name), when, rows
+        return (name.split(".", 2)[-1] if node.block is not None else name), when, rows(node)
 
     return key
 
@@ -121,6 +139,9 @@ def _is_part(decoder: Decoder, instruction: Instruction) -> bool:
 
 def _rows(decoder: Decoder, instruction: Instruction) -> int:
     action = decoder.schedule.actions[instruction.tick]
+    if isinstance(action, Pack | Unpack):
+        start, stop = action.rows or (0, decoder.graph.tokens)
+        return stop - start
     assert isinstance(action, Forward | Backward)
     node = decoder.graph.by_name[action.node]
     start, stop = action.rows or (0, node.rows)

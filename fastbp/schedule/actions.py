@@ -52,6 +52,26 @@ class Reduce:
 
 
 @dataclass(frozen=True)
+class Pack:
+    """Stores a tensor, or some rows of it, as bfloat16. `local` as in Forward."""
+
+    tensor: str
+    rows: Rows | None = None
+    local: Local = ()
+    letter = "P"
+
+
+@dataclass(frozen=True)
+class Unpack:
+    """Brings a packed tensor, or some rows of it, back as the reals that bfloat16 left. `local` as in Forward."""
+
+    tensor: str
+    rows: Rows | None = None
+    local: Local = ()
+    letter = "U"
+
+
+@dataclass(frozen=True)
 class Free:
     """A tensor's buffer is over."""
 
@@ -59,15 +79,17 @@ class Free:
     letter = "-"
 
 
-Action = Forward | Recompute | Backward | Reduce | Free
+Action = Forward | Recompute | Backward | Reduce | Pack | Unpack | Free
 
 
 def written(action: Action) -> str:
-    """An action as a word: "F blocks.0.qkv", "B losses[0:96]", "+ d:final.x", "- blocks.0.p"."""
+    """An action as a word: "F blocks.0.qkv", "B losses[0:96]", "+ d:final.x", "P blocks.0.u[0:64]", "- blocks.0.p"."""
     if isinstance(action, Free):
         return f"- {action.tensor}"
     if isinstance(action, Reduce):
         return f"+ {action.into}{_slice(action.rows)}"
+    if isinstance(action, Pack | Unpack):
+        return f"{action.letter} {action.tensor}{_slice(action.rows)}"
     return f"{action.letter} {action.node}{_slice(action.rows)}"
 
 

@@ -3,7 +3,9 @@
 A block is a few stages: neighbours that are independent row by row (LN1 and the projections; everything behind
 attention), and attention, which is independent sequence by sequence. A slice of sequences goes through all stages;
 within a stage of rows it is cut again. A tensor that is not kept lives as long as its readers want: within a slice of
-rows where they are of the same stage, within a slice of sequences where they are of a later one.
+rows where they are of the same stage, within a slice of sequences where they are of a later one. A tensor that the plan
+packs lives so too: each slice is packed behind the node that makes it, and unpacked where backward wants it. Only the
+block's input, which is read whole, is unpacked whole before its backward.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from functools import cached_property
 from itertools import groupby
 
 from fastbp.graph.graph import Graph, Node
-from fastbp.schedule.actions import Action, Backward, Forward, Local, Recompute, Reduce
+from fastbp.schedule.actions import Action, Backward, Forward, Local, Pack, Recompute, Reduce, Unpack
 from fastbp.schedule.effects import Effects, gradient
 from fastbp.schedule.local import Rows, local
 from fastbp.schedule.plan import Plan, Slices
@@ -48,7 +50,8 @@ class BlockWalk:
         ]
         self.rows, self.step = slices.rows, slices.sequences * max(stage.tokens for stage in self.stages)
         self.input, self.output = nodes[0].inputs[0], nodes[-1].outputs[0]
-        self.kept = plan.keep & frozenset().union(*(stage.made for stage in self.stages))
+        made = frozenset().union(*(stage.made for stage in self.stages))
+        self.kept, self.packed = plan.exact & made, plan.packed & made - {self.output}
         self.stream = effects.buffer(gradient(self.output))
 
     def forward(self) -> Iterator[Action]:
@@ -88,34 +91,46 @@ class BlockWalk:
         self, targets: Set[str], outer: Rows, where: dict[str, Rows | None], kind: type[Forward]
     ) -> Iterator[Action]:
         """Runs forward whatever `targets` want that is not there; `where` learns what outlives its stage."""
-        wanted = self._wanted(targets, where)
+        wanted, packed = self._wanted(targets, where, frozenset() if kind is Forward else self.packed)
         for stage in self.stages:
             nodes = [node for node in stage.nodes if node in wanted]
+            unpacked = sorted(stage.made & packed)
             behind = {name for node in wanted if node not in stage.nodes for name in node.inputs} | targets
             if not stage.by_rows:  # its own backward, which comes later, reads these too
                 behind |= {name for node in nodes for name in node.outputs}
-            for name in sorted(stage.made & behind - where.keys() if nodes else ()):
+            for name in sorted(stage.made & behind - where.keys() if nodes or unpacked else ()):
                 where[name] = None if name in self.kept or name == self.output else self._extent(outer)
-            for rows in self._inner(stage, outer) if nodes else ():
+            for rows in self._inner(stage, outer) if nodes or unpacked else ():
+                yield from self._unpack(unpacked, rows, where)
                 yield from self._run(kind, nodes, rows, where)
 
-    def _wanted(self, names: Iterable[str], where: Where) -> list[Node]:
-        """The nodes that must run for `names` to exist, in order."""
-        found, open_names = set(), list(names)
+    def _wanted(self, names: Iterable[str], where: Where, packed: frozenset[str]) -> tuple[list[Node], frozenset[str]]:
+        """The nodes that must run for `names` to exist, in order, and those of `packed` that must be unpacked."""
+        found, unpacked, open_names = set(), set(), list(names)
         while open_names:
             name = open_names.pop()
-            if name not in where and self.graph.tensors[name].kind == "activation":
-                node = self.graph.producer[name]
-                if node.name not in found:
-                    found.add(node.name)
-                    open_names += node.inputs
-        return [node for stage in self.stages for node in stage.nodes if node.name in found]
+            if name in where or self.graph.tensors[name].kind != "activation":
+                continue
+            node = self.graph.producer[name]
+            if name in packed:
+                unpacked.add(name)
+            elif node.name not in found:
+                found.add(node.name)
+                open_names += node.inputs
+        return [node for stage in self.stages for node in stage.nodes if node.name in found], frozenset(unpacked)
 
     def _run(self, kind: type[Forward], nodes: list[Node], rows: Rows, where: Where) -> Iterator[Action]:
         """Runs nodes forward for some rows; what is not in `where` exists for these alone."""
         for node in nodes:
             extents = {name: self._place(name, rows, where) for name in (*node.inputs, *node.outputs)}
             yield kind(node.name, self._units(node, rows), local=_local(extents))
+            for name in node.outputs if kind is Forward else ():
+                if name in self.packed:
+                    yield Pack(name, self._extent(rows), _local({name: extents[name]}))
+
+    def _unpack(self, names: Iterable[str], rows: Rows, where: Where) -> Iterator[Action]:
+        for name in names:
+            yield Unpack(name, self._extent(rows), _local({name: self._place(name, rows, where)}))
 
     def _place(self, name: str, rows: Rows, where: Where) -> Rows | None:
         if name in where:
@@ -138,13 +153,15 @@ class BlockWalk:
         reads = self._reads(stage, where)
         if not stage.by_rows:
             return set(reads)
-        own = [node for node in self._wanted(reads, where) if node in stage.nodes]
+        own = [node for node in self._wanted(reads, where, self.packed)[0] if node in stage.nodes]
         return {name for node in own for name in node.inputs if name not in where} - stage.made | set(
             reads
         ) - stage.made
 
     def _stage_backward(self, stage: Stage, outer: Rows, rows: Rows, where: Where) -> Iterator[Action]:
-        yield from self._run(Recompute, self._wanted(self._reads(stage, where), where), rows, where)
+        nodes, unpacked = self._wanted(self._reads(stage, where), where, self.packed)
+        yield from self._unpack(sorted(unpacked), rows, where)
+        yield from self._run(Recompute, nodes, rows, where)
         for node in reversed(stage.nodes):
             if self.effects.runs_backward(node):
                 yield from self._node_backward(node, outer, rows, where)

@@ -10,8 +10,8 @@ from fastbp.base.dims import Dims, size_of
 from fastbp.graph.graph import Graph, Node
 from fastbp.ops.op import FIRST
 from fastbp.ops.registry import OPS
-from fastbp.schedule.actions import Action, Backward, Forward, Free, Reduce
-from fastbp.schedule.local import Rows, local, parted
+from fastbp.schedule.actions import Action, Backward, Forward, Free, Pack, Reduce, Unpack
+from fastbp.schedule.local import PACKED, Rows, local, packed, parted, tensor_of
 
 
 def gradient(tensor: str) -> str:
@@ -108,7 +108,7 @@ class Effects:
         """The rows of an action in tokens; None for all of them."""
         if isinstance(action, Free) or action.rows is None:
             return None
-        if isinstance(action, Reduce):
+        if isinstance(action, Reduce | Pack | Unpack):
             return action.rows
         tokens = self.graph.tokens_per_unit(self.graph.by_name[action.node])
         return action.rows[0] * tokens, action.rows[1] * tokens
@@ -122,6 +122,9 @@ class Effects:
             return Effect((), ())
         if isinstance(action, Reduce):
             return Effect((action.into, action.source), (action.into,))
+        if isinstance(action, Pack | Unpack):
+            real, half = (placed(action, action.tensor),), (packed(action.tensor),)
+            return Effect(real, half) if isinstance(action, Pack) else Effect(half, real)
         backward = isinstance(action, Backward)
         reads, writes = self._names(action.node, backward)
         scratch = self.scratch(action.node, backward, action.rows[1] - action.rows[0] if action.rows else None)
@@ -170,7 +173,13 @@ class Effects:
         return tuple(name for name in names if self._is_activation(name))
 
 
-def placed(action: Forward | Backward, name: str) -> str:
+def buffer_bytes(graph: Graph, name: str, rows: int | None = None) -> int:
+    """Bytes of a tensor's or gradient's buffer, or of so many rows of it. A bfloat16 is half a float32."""
+    whole = graph.bytes_of(tensor_of(name)) // (2 if name.startswith(PACKED) else 1)
+    return whole if rows is None else whole // graph.tokens * rows
+
+
+def placed(action: Forward | Backward | Pack | Unpack, name: str) -> str:
     """The buffer in which an action finds a tensor or gradient: a slice's where it exists for a slice alone."""
     for found, rows in action.local:
         if found == name:

@@ -26,7 +26,16 @@ def parted(name: str) -> tuple[str, Rows | None]:
     return (match[1], (int(match[2]), int(match[3]))) if match else (name, None)
 
 
+PACKED = "bf16:"
+"""What the name of a buffer begins with that holds a tensor as bfloat16."""
+
+
+def packed(tensor: str) -> str:
+    """The buffer that holds a tensor as bfloat16, always whole."""
+    return PACKED + tensor
+
+
 def tensor_of(name: str) -> str:
     """The tensor whose shape a buffer has: "blocks.0.mid" for "d:blocks.0.mid+blocks.0.ln2[0:64]"."""
-    whole = parted(name)[0]
+    whole = parted(name)[0].removeprefix(PACKED)
     return whole.removeprefix("d:").split("+")[0] if whole.startswith("d:") else whole

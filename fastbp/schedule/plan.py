@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from fastbp.base.errors import InputError
 from fastbp.graph.graph import Graph
 from fastbp.schedule.reversal import Reversal
 
@@ -43,6 +44,17 @@ class Plan:
     slices: tuple[Slices | None, ...] = ()
     budget_bytes: int | None = None
     reversal: Reversal | None = None
+    packed: frozenset[str] = frozenset()
+    """Those of `keep` that wait for backward as bfloat16: half the bytes, and gradients that are no longer exact."""
+
+    def __post_init__(self) -> None:
+        if not self.packed <= self.keep:
+            raise ValueError(f"packed, but not kept: {', '.join(sorted(self.packed - self.keep))}")
+
+    @property
+    def exact(self) -> frozenset[str]:
+        """What is kept as it was computed."""
+        return self.keep - self.packed
 
     def keeping(self, more: frozenset[str]) -> Plan:
         """The same plan with more kept."""
@@ -51,6 +63,17 @@ class Plan:
     def slices_of(self, block: int | None) -> Slices | None:
         """How a block is sliced; None where it is walked whole."""
         return self.slices[block] if block is not None and self.slices else None
+
+
+def require_packable(graph: Graph, packed: frozenset[str]) -> None:
+    """Raises InputError for a lossy plan in another dtype than float32, ValueError for one that packs what lies outside
+    the blocks.
+    """
+    if graph.itemsize != 4:
+        raise InputError("a lossy plan stores float32 as bfloat16: take --dtype float32, or no --lossy")
+    outside = sorted(name for name in packed if not name.startswith("blocks."))
+    if outside:
+        raise ValueError(f"packed, but outside the blocks: {', '.join(outside)}")
 
 
 def head_rows(graph: Graph, limit_bytes: int = LOGITS_BYTES) -> int:

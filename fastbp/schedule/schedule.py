@@ -5,7 +5,8 @@ recursively from what is, and then stays until its last reader. So nothing is re
 stop). A block that the plan slices is walked as fastbp/schedule/block_walk.py says; the final norm goes with the
 head's slices where it is not kept, and then runs once, behind the last block's forward. Buffers are freed right after
 their last use, and taken over where an op may work in place. A plan with a reversal walks the blocks in its order, and
-forgets what it brought back.
+forgets what it brought back. What the plan packs is stored as bfloat16 right behind the node that makes it, and brought
+back as a recomputation would bring it, by an Unpack.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
 from fastbp.graph.graph import Graph, Node
-from fastbp.schedule.actions import Action, Backward, Forward, Free, Local, Recompute, Reduce
+from fastbp.schedule.actions import Action, Backward, Forward, Free, Local, Pack, Recompute, Reduce, Unpack
 from fastbp.schedule.block_walk import BlockWalk
 from fastbp.schedule.effects import Effect, Effects, gradient
 from fastbp.schedule.local import Rows, parted
-from fastbp.schedule.plan import Plan
+from fastbp.schedule.plan import Plan, require_packable
 from fastbp.schedule.reversal import Reversal, Split, first_block
 
 
@@ -32,7 +33,9 @@ class Schedule:
 
 
 def training_schedule(graph: Graph, plan: Plan) -> Schedule:
-    """Forward and backward under a plan."""
+    """Forward and backward under a plan. Raises InputError for a lossy plan in float64."""
+    if plan.packed:
+        require_packable(graph, plan.packed)
     walk = _Walk(graph, plan, Effects(graph))
     actions = [*walk.forward(), *walk.backward()]
     return Schedule(graph, plan, tuple(with_frees(actions, plan, walk.effects)))
@@ -40,7 +43,7 @@ def training_schedule(graph: Graph, plan: Plan) -> Schedule:
 
 def evaluation_schedule(graph: Graph, plan: Plan) -> Schedule:
     """Forward alone, up to the losses; nothing is kept."""
-    nothing = replace(plan, policy="evaluation", keep=frozenset())
+    nothing = replace(plan, policy="evaluation", keep=frozenset(), packed=frozenset())
     walk = _Walk(graph, nothing, Effects(graph))
     actions = [*walk.forward(), *walk.losses()]
     return Schedule(graph, nothing, tuple(with_frees(actions, nothing, walk.effects)))
@@ -48,7 +51,7 @@ def evaluation_schedule(graph: Graph, plan: Plan) -> Schedule:
 
 def head_actions(graph: Graph, plan: Plan, effects: Effects) -> Iterator[Action]:
     """The head's backward, and the final norm's, where everything before is there."""
-    return _Walk(graph, plan, effects).head_backward(set(plan.keep))
+    return _Walk(graph, plan, effects).head_backward(set(plan.exact))
 
 
 def block_actions(graph: Graph, plan: Plan, effects: Effects, block: int) -> Iterator[Action]:
@@ -77,9 +80,11 @@ class _Walk:
             walk = self.blocks.get(node.block) if node.block is not None else None
             if walk is None:
                 yield Forward(node.name)
+                yield from (Pack(name) for name in node.outputs if name in self.plan.packed)
             elif node.block not in walked:
                 walked.add(node.block)
                 yield from walk.forward()
+                yield from (Pack(name) for name in (walk.output,) if name in self.plan.packed)
         if not self.norm_with_head:
             yield Forward(self.norm.name)
 
@@ -91,7 +96,7 @@ class _Walk:
             yield Forward(self.head.name, rows, local=self._head_local(rows))
 
     def backward(self) -> Iterator[Action]:
-        available = set(self.plan.keep)
+        available = set(self.plan.exact)
         yield from self.head_backward(available)
         if self.plan.reversal is None:
             for block in reversed(range(self.graph.blocks)):
@@ -166,6 +171,10 @@ class _Walk:
         """Recomputes a tensor, and first whatever it is computed from."""
         if self.graph.tensors[name].kind != "activation" or name in available:
             return
+        if name in self.plan.packed:
+            available.add(name)
+            yield Unpack(name)
+            return
         node = self.graph.producer[name]
         walk = self.blocks.get(node.block) if node.block is not None else None
         for source in (walk.input,) if walk else node.inputs:
@@ -200,7 +209,7 @@ def _last_uses(actions: Sequence[Action], found: Sequence[Effect], plan: Plan, e
     last: dict[str, int] = {}
     over: dict[str, set[int]] = {}
     for i, (action, effect) in enumerate(zip(actions, found, strict=True)):
-        if isinstance(action, Recompute):
+        if isinstance(action, Recompute | Unpack):
             for name in effect.writes:
                 if name in last and _anew(action, name, plan, effects):
                     over[name].add(last[name])
@@ -216,7 +225,7 @@ def _anew(action: Action, name: str, plan: Plan, effects: Effects) -> bool:
     """Whether a recomputation begins a tensor that is written again; a kept one gets the same bits where it lies."""
     tensor, rows = parted(name)
     start = (effects.token_rows(action) or (0, 0))[0]
-    return tensor not in plan.keep and start == (rows[0] if rows else 0)
+    return tensor not in plan.exact and start == (rows[0] if rows else 0)
 
 
 def _takes(action: Action, effects: Effects, over: list[str], live: set[str]) -> tuple[tuple[str, str], ...]:

@@ -16,9 +16,10 @@ from functools import cached_property
 import numpy as np
 
 from fastbp.graph.graph import Graph
-from fastbp.schedule.actions import Action, Backward, Forward, Free, Recompute, Reduce, written
-from fastbp.schedule.effects import Effects, sliced_dims
-from fastbp.schedule.local import Rows, parted, tensor_of
+from fastbp.schedule.actions import Action, Backward, Forward, Free, Pack, Recompute, Reduce, Unpack, written
+from fastbp.schedule.effects import Effects, buffer_bytes, sliced_dims
+from fastbp.schedule.local import PACKED, Rows, parted
+from fastbp.schedule.plan import Plan
 from fastbp.schedule.schedule import Schedule
 
 ALIGNMENT = 64
@@ -114,7 +115,7 @@ class _Machine:
     """Runs a schedule on bytes instead of values."""
 
     graph: Graph
-    keep: frozenset[str]
+    plan: Plan
     live: dict[str, _Open] = field(default_factory=dict)
     closed: list[Buffer] = field(default_factory=list)
     now: int = 0
@@ -127,8 +128,8 @@ class _Machine:
         return IllegalSchedule(f"tick {self.now}, {written(action)}: {why}")
 
     def nbytes(self, name: str) -> int:
-        rows, whole = parted(name)[1], self.graph.bytes_of(tensor_of(name))
-        return padded(whole // self.graph.tokens * (rows[1] - rows[0]) if rows else whole)
+        rows = parted(name)[1]
+        return padded(buffer_bytes(self.graph, name, rows[1] - rows[0] if rows else None))
 
     def extent(self, name: str) -> Rows:
         """The rows that a buffer holds."""
@@ -160,7 +161,8 @@ class _Machine:
     def category(self, name: str, action: Action) -> str:
         if name.startswith("d:"):
             return "gradients"
-        return "kept" if name in self.keep and not isinstance(action, Recompute) else "working"
+        kept = name.startswith(PACKED) or (name in self.plan.exact and not isinstance(action, Recompute))
+        return "kept" if kept else "working"
 
     def close(self, opened: _Open, dies: int) -> None:
         self.closed.append(
@@ -213,7 +215,7 @@ class _Machine:
 def simulate(schedule: Schedule) -> Simulation:
     """Runs a schedule on bytes. Raises IllegalSchedule where it does not hold together."""
     effects = Effects(schedule.graph)
-    machine = _Machine(schedule.graph, schedule.plan.keep)
+    machine = _Machine(schedule.graph, schedule.plan)
     live_bytes, recomputed = [], 0
     for tick, action in enumerate(schedule.actions):
         machine.now = tick
@@ -234,6 +236,8 @@ def _run(machine: _Machine, effects: Effects, action: Action) -> int:
     """One action that computes; returns the bytes of its scratch."""
     effect = effects.of(action)
     rows = effects.token_rows(action) or (0, machine.graph.tokens)
+    if isinstance(action, Pack | Unpack) and action.tensor not in machine.plan.packed:
+        raise machine.refuse(action, "its plan does not pack it")
     for name in effect.reads:
         machine.read(action, name, rows)
     if isinstance(action, Forward | Backward) and not isinstance(action, Recompute):

@@ -95,6 +95,7 @@ def _pointer(dtype: Any) -> Any:
 _reals = _pointer(None)
 _ints = _pointer(types.int32)
 _doubles = _pointer(types.float64)
+_halves = _pointer(types.uint16)
 
 
 @register_jitable
@@ -113,6 +114,12 @@ def int_span(args, address, start, size):
 def double_span(args, address, start, size):
     """The same for float64, whatever the kernel's dtype."""
     return carray(_doubles(args, address + start * 8), size)
+
+
+@register_jitable
+def half_span(args, address, start, size):
+    """The same for bfloat16, as its bits in uint16."""
+    return carray(_halves(args, address + start * 2), size)
 
 
 @intrinsic

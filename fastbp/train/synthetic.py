@@ -22,13 +22,15 @@ def synthetic_trainer(
     workers: int | None = None,
     policy: str = "save_all",
     cost: Cost = COSTS["roofline"],
+    lossy: bool = False,
     dtype: str = "float32",
     progress: Callable[[str], None] | None = None,
 ) -> Trainer:
     """A trainer with initial weights, a constant learning rate and random token ids."""
     decoder = Decoder(
-        config, batch, backend=backend, workers=workers, policy=policy, cost=cost, dtype=dtype, progress=progress
-    )
+        config, batch, backend=backend, workers=workers, policy=policy, cost=cost, lossy=lossy, dtype=dtype,
+        progress=progress,
+    )  # fmt: skip
     decoder.initialise(0)
     count = 20 * batch * config.context + 2
     tokens = np.random.default_rng(0).integers(0, config.vocab, count).astype(np.int32)

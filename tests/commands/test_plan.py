@@ -79,6 +79,38 @@ def test_a_budget_is_kept_and_told(fastbp: RunCommand) -> None:
     refused.refused(f"the smallest needs {smallest} bytes", code=3)
 
 
+def test_a_lossy_plan_is_told_saved_and_replayed(fastbp: RunCommand, tmp_path: Path) -> None:
+    options = ("--memory-budget", "7MiB", "--cost", "flops", "--lossy")
+    saved = fastbp("plan", *options, "--save", tmp_path / "plan.json", "--json").json
+    assert set(saved["plan"]["packed"]) < set(saved["plan"]["keep"])
+    assert any(buffer["tensor"].startswith("bf16:blocks.") for buffer in saved["live_at_peak"])
+    assert {word[0] for word in saved["schedule"]} >= {"P", "U"}
+    assert fastbp("plan", "--policy", f"saved({tmp_path}/plan.json)", "--json").json == saved
+    exact = fastbp("plan", *options[:-1], "--json").json
+    assert exact["plan"]["packed"] == []
+    assert exact["extra_flops_share"] > saved["extra_flops_share"]
+    ran = fastbp("plan", *options)
+    assert max(map(len, ran.out.splitlines())) <= 80
+    assert "as bfloat16 " in ran.out
+    shares = [
+        fastbp("plan", "--frontier", "--cost", "flops", *lossy, "--json").json["frontier"][0]["peak_bytes"]
+        for lossy in ([], ["--lossy"])
+    ]
+    assert shares[1] <= shares[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        ((), "--lossy and --policy save_all: only --memory-budget SIZE"),
+        (("--policy", "greedy(8MiB)", "--cost", "flops"), "--lossy and --policy greedy"),
+        (("--memory-budget", "8MiB", "--cost", "flops", "--dtype", "float64"), "take --dtype float32, or no --lossy"),
+    ],
+)
+def test_lossy_where_it_cannot_be(fastbp: RunCommand, options: tuple[str, ...], part: str) -> None:
+    fastbp("plan", "--lossy", *options).refused(part)
+
+
 def test_seconds_are_measured_where_nothing_else_is_asked_for(fastbp: RunCommand) -> None:
     ran = fastbp("plan", "--memory-budget", "20KiB", "--preset", "seed")
     assert " ms, " in next(line for line in ran.out.splitlines() if line.startswith("costs "))

@@ -22,6 +22,7 @@ TINY = ("--preset", "seed", "--eval-windows", "2", "--batch", "2")
 KEYS = {
     "updates", "train_loss", "valid_loss", "tokens_per_second", "seconds_per_update", "flops_per_update",
     "peak_bytes_predicted", "peak_bytes_measured", "rss_peak_bytes", "policy", "backend", "workers", "snapshot",
+    "gradient_error",
 }  # fmt: skip
 
 
@@ -38,6 +39,7 @@ def test_the_result_in_json(fastbp: RunCommand, tmp_path: Path, text: Path) -> N
     result = fastbp("train", *TINY, "--steps", 4, "--workers", 1, "--out", out, "--json", text).json
     assert set(result) == KEYS
     assert (result["updates"], result["policy"], result["workers"]) == (4, "save_all", 1)
+    assert result["gradient_error"] is None
     assert result["backend"] == choose_backend("auto").name
     assert result["peak_bytes_predicted"] == result["peak_bytes_measured"] > 0
     assert set(result["seconds_per_update"]) == {"median", "min", "max"}
@@ -48,6 +50,20 @@ def test_the_result_in_json(fastbp: RunCommand, tmp_path: Path, text: Path) -> N
     assert load_snapshot(out).metrics == {"train_loss": result["train_loss"], "valid_loss": result["valid_loss"]}
     assert sorted(path.name for path in out.iterdir()) == ["loss.png", "metrics.jsonl", "snapshot-00000004"]
     assert (out / "loss.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+
+def test_a_lossy_run_tells_its_gradient_error_and_stays_lossy(fastbp: RunCommand, tmp_path: Path, text: Path) -> None:
+    options = ("--memory-budget", "16KiB", "--cost", "flops", "--eval-every", 2)
+    out = tmp_path / "run"
+    result = fastbp("train", *TINY, *options, "--lossy", "--steps", 4, "--out", out, "--json", text).json
+    assert set(result["gradient_error"]) == {"relative", "worst_relative", "worst"}
+    assert 0 < result["gradient_error"]["relative"] <= result["gradient_error"]["worst_relative"] < 0.02
+    assert result["peak_bytes_predicted"] == result["peak_bytes_measured"] <= 16 << 10
+    ran = fastbp("train", "--resume", out, "--steps", 6, "--cost", "flops")
+    assert ran.code == 0
+    assert "gradient error   " in ran.out
+    assert max(map(len, ran.out.partition("\n\n")[0].splitlines())) <= 80
+    fastbp("train", *TINY, "--lossy", "--steps", 1, text).refused("--lossy and --policy save_all")
 
 
 def test_the_result_for_people(fastbp: RunCommand, tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:

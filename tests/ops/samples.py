@@ -148,3 +148,5 @@ def _sequences() -> list[Sample]:
 SAMPLES = (*_embedding(), *_rows(), *_sequences())
 ADAMW = Sample("adamw", Dims({"Z": 5000, "K": 4100}))
 """Apart, because it changes its inputs and has no backward: tests/ops/test_adamw.py runs it."""
+CONVERSIONS = ("pack", "unpack")
+"""Apart, because they hold bits, of float32 alone: tests/ops/test_pack.py and test_unpack.py run them."""

@@ -6,7 +6,7 @@ import importlib
 from pathlib import Path
 
 import pytest
-from samples import ADAMW, SAMPLES, Sample
+from samples import ADAMW, CONVERSIONS, SAMPLES, Sample
 
 import fastbp.ops
 from fastbp.base.dims import letters
@@ -24,7 +24,7 @@ def test_every_module_is_registered_under_its_name() -> None:
 
 
 def test_every_op_is_tested() -> None:
-    assert {sample.name for sample in SAMPLES} | {ADAMW.name} == set(OPS)
+    assert {sample.name for sample in SAMPLES} | {ADAMW.name, *CONVERSIONS} == set(OPS)
     assert all((Path(__file__).parent / f"test_{name}.py").exists() for name in OPS)
 
 
@@ -38,7 +38,7 @@ def test_shapes_use_the_dimensions_that_kernels_get(op: Op) -> None:
 @over_ops
 def test_lists_of_ports_name_ports(op: Op) -> None:
     assert set(op.optional) <= set(op.params)
-    assert {*op.integers, *op.doubles} <= set(op.ports())
+    assert {*op.integers, *op.doubles, *op.halves} <= set(op.ports())
     assert set(op.passes_gradient) <= set(op.inputs)
     sizes = [len(part) for part in (op.inputs, op.params, op.outputs, op.saved)]
     assert len(op.ports()) == sum(sizes), "a name stands for two ports"

@@ -10,15 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fastbp.base.errors import DoesNotFit
+from fastbp.base.errors import DoesNotFit, InputError
 from fastbp.graph.config import DecoderConfig
 from fastbp.graph.decoder import decoder_graph
 from fastbp.graph.graph import Graph
 from fastbp.memory.layout import lay_out
 from fastbp.policy.bound import lower_bound
 from fastbp.policy.cost import COSTS
+from fastbp.policy.named import make_plan
 from fastbp.policy.optimal import Planner, Step
-from fastbp.policy.options import keep_sets, slicings
+from fastbp.policy.options import AS_COMPUTED, keep_sets, slicings
 from fastbp.schedule.plan import Plan
 from fastbp.schedule.schedule import training_schedule
 from fastbp.schedule.simulate import simulate
@@ -47,8 +48,10 @@ GRAPHS = {
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_what_is_foreseen_is_what_simulate_finds(name: str) -> None:
-    planner = Planner(GRAPHS[name], COSTS["flops"])
+@pytest.mark.parametrize("lossy", [False, True])
+@pytest.mark.parametrize("cost", ["flops", "roofline"])
+def test_what_is_foreseen_is_what_simulate_finds(name: str, cost: str, lossy: bool) -> None:
+    planner = Planner(GRAPHS[name], COSTS[cost], lossy)
     for budget in budgets(planner, 12):
         found = planner.search(budget)
         if found is None:
@@ -59,8 +62,9 @@ def test_what_is_foreseen_is_what_simulate_finds(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_the_layout_fits_and_cost_never_rises_with_the_budget(name: str) -> None:
-    planner, last = Planner(GRAPHS[name], COSTS["flops"]), None
+@pytest.mark.parametrize("lossy", [False, True])
+def test_the_layout_fits_and_cost_never_rises_with_the_budget(name: str, lossy: bool) -> None:
+    planner, last = Planner(GRAPHS[name], COSTS["flops"], lossy), None
     for budget in budgets(planner, 40):
         plan = planner.plan(budget)
         simulation = simulate(training_schedule(GRAPHS[name], plan))
@@ -69,6 +73,7 @@ def test_the_layout_fits_and_cost_never_rises_with_the_budget(name: str) -> None
         assert last is None or simulation.recomputed_flops <= last
         last = simulation.recomputed_flops
     assert last == 0
+    assert not plan.packed  # of what costs the same, as computed
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -159,3 +164,56 @@ def test_a_planner_that_reports_a_peak_too_low_is_found_out() -> None:
         # What is returned was built and laid out: it fits, or there is none.
         with suppress(DoesNotFit):
             assert lay_out(simulate(training_schedule(found, cheat.plan(budget)))).size_bytes <= budget
+
+
+# --- lossy ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_bfloat16_never_costs_more_and_halves_what_a_budget_holds(name: str) -> None:
+    exact, lossy = (Planner(GRAPHS[name], COSTS["flops"], each) for each in (False, True))
+    assert lossy.smallest_bytes <= exact.smallest_bytes
+    for budget in budgets(exact, 8):
+        found, other = lossy.search(budget), exact.search(budget)
+        assert found
+        assert other is None or found.cost <= other.cost
+
+
+def test_every_block_packs_all_that_it_keeps_but_statistics_or_nothing() -> None:
+    planner = Planner(GRAPHS["sequences"], COSTS["flops"], lossy=True)
+    seen = set()
+    for budget in budgets(planner, 30):
+        plan = planner.search(budget).plan  # type: ignore[union-attr]
+        for block in range(3):
+            kept = {name.split(".", 2)[2] for name in plan.keep if name.startswith(f"blocks.{block}.")}
+            packed = {name.split(".", 2)[2] for name in plan.packed if name.startswith(f"blocks.{block}.")}
+            assert packed in (set(), kept - AS_COMPUTED)
+            seen.add((bool(kept), bool(packed)))
+    assert {(True, True), (True, False)} <= seen
+
+
+def test_a_lossy_plan_of_gpt2_keeps_half_at_the_same_flops() -> None:
+    found = decoder_graph(DecoderConfig.preset("gpt2"), 1, workers=2)
+    exact, lossy = (Planner(found, COSTS["flops"], each) for each in (False, True))
+    for budget_mib, half_mib in ((310, 172), (126, 77)):  # 3 and 12 % of FLOPs more
+        plans = [exact.plan(budget_mib << 20), lossy.plan(half_mib << 20)]
+        kept, flops = zip(
+            *(
+                (each.kept_bytes, each.recomputed_flops)
+                for each in (simulate(training_schedule(found, p)) for p in plans)
+            ),
+            strict=True,
+        )
+        assert kept[1] < 0.53 * kept[0]
+        assert flops[1] <= flops[0]
+
+
+def test_only_the_planner_is_lossy_and_only_in_float32() -> None:
+    found = GRAPHS["sequences"]
+    assert make_plan(found, "optimal(400KiB)", COSTS["flops"], lossy=True).packed
+    for policy in ("save_all", "greedy(1MiB)", "saved(none.json)"):
+        with pytest.raises(InputError, match="only --memory-budget SIZE chooses"):
+            make_plan(found, policy, lossy=True)
+    double = decoder_graph(DecoderConfig(1, 16, 2, 32, 8, 20), 1, dtype="float64")
+    with pytest.raises(InputError, match="take --dtype float32, or no --lossy"):
+        make_plan(double, "optimal(1GiB)", lossy=True)

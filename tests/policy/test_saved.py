@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,17 @@ def test_there_and_back(policy: str, tmp_path: Path) -> None:
     plan = make_plan(graph, policy)
     save_plan(tmp_path / "plan.json", graph, plan)
     assert make_plan(graph, f"saved({tmp_path}/plan.json)") == plan
+
+
+def test_a_lossy_plan_there_and_back_and_one_from_before_there_were_any(tmp_path: Path) -> None:
+    graph = decoder_graph(DecoderConfig.preset("small"), 12)
+    plan = make_plan(graph, "optimal(6MiB)", lossy=True)
+    assert plan.packed
+    path = tmp_path / "plan.json"
+    save_plan(path, graph, plan)
+    assert make_plan(graph, f"saved({path})") == plan
+    path.write_text(json.dumps({key: value for key, value in json.loads(path.read_text()).items() if key != "packed"}))
+    assert make_plan(graph, f"saved({path})") == replace(plan, packed=frozenset())
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"activations": 3, "slices": 4}'])

@@ -17,6 +17,7 @@ from fastbp.run.bind import Binder, Call
 from fastbp.run.decoder import Decoder
 from fastbp.run.instruction import Instruction
 from fastbp.schedule.actions import Free, Reduce, written
+from fastbp.schedule.plan import Slices
 
 BACKENDS = ("numpy", "numba", "cython")
 SEED = DecoderConfig.preset("seed")
@@ -185,6 +186,21 @@ def test_a_reduce_adds_in_place() -> None:
         assert (one, size) == (1, 12 * 6)
         assert total == into != part
         assert each.outputs[0][0] == "d:final.x"
+
+
+@pytest.mark.parametrize("slices", [(), (Slices(1, 2),) * 2])
+def test_a_packed_slice_lies_where_its_rows_do(slices: tuple[Slices, ...]) -> None:
+    plan = replace(ready("numba", policy="save_all").plan, slices=slices, packed=frozenset({"blocks.1.u"}))
+    decoder = Decoder(BIASED, 3, plan=plan, backend="numba", workers=1)
+    packs, unpacks = ([i for i in decoder.gradients_program.instructions if i.op == op] for op in ("pack", "unpack"))
+    rows = [(start, start + 2) for start in range(0, 12, 2)] if slices else [None]
+    assert [each.node for each in packs] == ["P blocks.1.u" + (f"[{r[0]}:{r[1]}]" if r else "") for r in rows]
+    assert [each.node.replace("U", "P") for each in unpacks] == [each.node for each in packs]
+    for one, other in zip(packs, unpacks, strict=True):
+        assert one.row[1:3] == other.row[1:3] == (1, 12 * 10 // len(rows))
+        assert one.row[4] == other.row[3] == packs[0].row[4] + 2 * 10 * (packs.index(one) * 2)
+        assert one.outputs[0][0] == "bf16:blocks.1.u"
+        assert one.outputs[0][1].dtype == np.uint16
 
 
 def test_a_slice_of_the_head_begins_at_its_rows() -> None:

@@ -28,6 +28,16 @@ def test_a_planner_finds_every_call(backend: str) -> None:
     assert all(type(nanoseconds) is int and nanoseconds > 0 for nanoseconds in cost.nanoseconds.values())
 
 
+def test_a_lossy_planner_finds_every_conversion_too() -> None:
+    cost = seconds_of_calls(CONFIG, 2, lossy=True)
+    planner = Planner(decoder_graph(CONFIG, 2), cost, lossy=True)
+    assert planner.search(planner.smallest_bytes)
+    packed = {name.split()[1] for name, _, _ in cost.nanoseconds if name.startswith("unpack ")}
+    assert packed == {"x", "ln1", "qkv", "o", "mid", "ln2", "u", "g"}
+    exact = seconds_of_calls(CONFIG, 2).nanoseconds
+    assert exact.keys() == {key for key in cost.nanoseconds if "pack " not in key[0]}
+
+
 def test_it_is_measured_once_for_a_shape_whatever_its_depth(monkeypatch: pytest.MonkeyPatch) -> None:
     first = seconds_of_calls(CONFIG, 2)
     monkeypatch.setattr(seconds, "_measure", lambda *_: pytest.fail("measured again"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fastbp.schedule.actions import Action, Backward, Forward, Free, Recompute, Reduce, written
+from fastbp.schedule.actions import Action, Backward, Forward, Free, Pack, Recompute, Reduce, Unpack, written
 
 
 @pytest.mark.parametrize(
@@ -16,6 +16,8 @@ from fastbp.schedule.actions import Action, Backward, Forward, Free, Recompute, 
         (Forward("losses", (96, 192)), "F losses[96:192]"),
         (Backward("blocks.0.g", None, (("d:blocks.0.u", "d:blocks.0.g"),)), "B blocks.0.g"),
         (Reduce("d:final.x", "d:blocks.0.x+blocks.0.ln1"), "+ d:final.x"),
+        (Pack("blocks.0.u", (0, 64), (("blocks.0.u", (0, 128)),)), "P blocks.0.u[0:64]"),
+        (Unpack("blocks.0.u"), "U blocks.0.u"),
         (Free("blocks.0.p"), "- blocks.0.p"),
     ],
 )

@@ -6,8 +6,8 @@ import pytest
 
 from fastbp.graph.config import DecoderConfig
 from fastbp.graph.decoder import decoder_graph
-from fastbp.schedule.actions import Action, Backward, Forward, Free, Recompute, Reduce
-from fastbp.schedule.effects import Effect, Effects, gradient, sliced_dims
+from fastbp.schedule.actions import Action, Backward, Forward, Free, Pack, Recompute, Reduce, Unpack
+from fastbp.schedule.effects import Effect, Effects, buffer_bytes, gradient, sliced_dims
 
 GRAPH = decoder_graph(DecoderConfig.preset("seed"), 3, workers=0)
 EFFECTS = Effects(GRAPH)
@@ -31,6 +31,9 @@ def test_the_gradient_of_x_is_dx() -> None:
         (Backward("blocks.0.proj"), ("d:final.x", "blocks.0.o"), ("d:blocks.0.o",)),
         (Backward("blocks.0.x"), ("d:final.x",), ()),
         (Reduce("d:final.x", PART), ("d:final.x", PART), ("d:final.x",)),
+        (Pack("blocks.0.u"), ("blocks.0.u",), ("bf16:blocks.0.u",)),
+        (Pack("blocks.0.u", (0, 8), (("blocks.0.u", (0, 16)),)), ("blocks.0.u[0:16]",), ("bf16:blocks.0.u",)),
+        (Unpack("blocks.0.u", (8, 16)), ("bf16:blocks.0.u",), ("blocks.0.u",)),
         (Free("blocks.0.x"), (), ()),
     ],
 )  # fmt: skip
@@ -93,3 +96,9 @@ def test_a_slice_changes_the_independent_dimension_and_what_derives_from_it() ->
     assert (dropped.dims.S, sliced_dims(dropped, (1, 3)).S, sliced_dims(dropped, (1, 3)).B) == (0, 1, 2)
     many = decoder_graph(DecoderConfig.preset("seed"), 20, workers=1).by_name["losses"]
     assert sliced_dims(many, (0, 5)).P < many.dims.P == sliced_dims(many, (0, 160)).P
+
+
+def test_a_packed_buffer_has_half_the_bytes() -> None:
+    assert buffer_bytes(GRAPH, "blocks.0.u") == buffer_bytes(GRAPH, "d:blocks.0.u") == 24 * 32 * 4
+    assert buffer_bytes(GRAPH, "bf16:blocks.0.u") == 24 * 32 * 2
+    assert buffer_bytes(GRAPH, "blocks.0.u[8:16]", 8) == 8 * 32 * 4
