@@ -1,9 +1,9 @@
 """The ways to walk one block, each with its bytes and its FLOPs: what the planner chooses from.
 
-An option names the tensors of the block that are kept, those of them that wait as bfloat16 where that is admitted (all
-but a few numbers a row, or none), and the slices in which the rest is walked. Its bytes come from
-the block's own actions: what is live at each of them does not depend on how many slices there are beyond three, nor on
-their size, so a block of at most three by three slices is walked once and its live sets are priced for every size.
+An option names the tensors of the block that are kept, those of them that wait as bfloat16 (none, or where that is
+admitted all but a few numbers a row), and the slices in which the rest is walked. Its bytes come from the block's own
+actions: what is live at each of them does not depend on how many slices there are beyond three, nor on their size, so a
+block of at most three by three slices is walked once and its live sets are priced for every size.
 """
 
 from __future__ import annotations
@@ -147,17 +147,19 @@ def _priced(
     rows = {"whole": graph.tokens, "outer": slices.sequences * length, "inner": slices.rows}
     price = Prices(graph, Effects(graph), rows)
     nodes = {node.name: node for node in graph.nodes if node.block == 0}
-    by_rows = {name: node.op.independent_along == "N" for name, node in nodes.items()}
+
+    def rows_of(name: str) -> int:
+        """Of a call of a node."""
+        node = nodes.get(name)
+        return rows["whole" if node is None else "inner" if node.op.independent_along == "N" else "outer"]
 
     def priced(when: str) -> dict[str, int]:
-        levels = {name: rows["inner" if by_rows[name] else "outer"] for name in nodes}
-        return {name: cost.of(graph, node, when, levels[name]) for name, node in nodes.items()}
+        return {name: cost.of(graph, node, when, rows_of(name)) for name, node in nodes.items()}
 
     @cache
     def converted(op_name: str, name: str) -> int:
-        node = nodes.get(graph.producer[name].name)
-        level = "whole" if node is None else "inner" if by_rows[node.name] else "outer"
-        return cost.of(graph, conversion(graph, op_name, name), FORWARD, rows[level])
+        """The price of packing or unpacking a tensor."""
+        return cost.of(graph, conversion(graph, op_name, name), FORWARD, rows_of(graph.producer[name].name))
 
     again, once = priced(AGAIN), sum(priced(FORWARD).values()) + sum(priced(BACKWARD).values())
     for keep, packed in keeps:

@@ -59,8 +59,8 @@ def training_lines(result: dict[str, Any], picture: Path, shared: bool) -> list[
     error = result.get("gradient_error")
     if error:
         lines.append(
-            f"gradient error   {error['relative']:.2%} of the gradient's norm against exact gradients on one batch,"
-            f" {error['worst_relative']:.2%} at worst ({error['worst']})"
+            f"gradient error   {100 * error['relative']:.2g} % of the norm, against exact gradients on one batch;"
+            f" {100 * error['worst_relative']:.2g} % of that of {error['worst']}, the worst"
         )
     lines += [
         f"policy           {result['policy']}",

@@ -43,6 +43,7 @@ class Decoder:
     `tokens`, `targets` (B, T) int32 and `row_weights` (B, T) are read by a run, `losses` (B, T) written. A row's weight
     is its share of the loss: 1/N for the mean. Gradients accumulate until `zero_gradients` or an optimiser clears them.
     Where there is dropout, `choose_masks` says what the next runs leave out; an evaluation leaves out nothing.
+    `lossy` lets the policy optimal(SIZE) keep tensors as bfloat16.
     """
 
     def __init__(
