@@ -36,7 +36,7 @@ EXTENSIONS = [
     Extension(
         f"fastbp._kernels{instruction_set}{real}",
         [KERNELS],
-        depends=HEADERS,
+        depends=[f"fastbp/_{name}.h" for name in HEADERS],
         include_dirs=["fastbp"],
         define_macros=macros,
         extra_compile_args=[*FLAGS, *flags],
