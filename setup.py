@@ -23,12 +23,7 @@ if platform.machine().lower() in ("x86_64", "amd64"):
 REALS = {"": [], "_float64": [("FASTBP_DOUBLE", "1")]}
 
 KERNELS = "fastbp/_kernels.pyx"
-HEADERS = [
-    f"fastbp/_{name}.h"
-    for name in (
-        "vector", "vector_math", "gelu", "layernorm", "gemm", "dropout", "attention", "cross_entropy", "bfloat16",
-    )  # fmt: skip
-]
+HEADERS = ("vector", "vector_math", "gelu", "layernorm", "gemm", "dropout", "attention", "cross_entropy", "bfloat16")
 # contract: a·b + c becomes one fused multiply-add where the CPU has it. Nothing that assumes away NaN or infinity.
 FLAGS = ["-O3", "-g0", "-fwrapv", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math"]
 

@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
         chosen_config(options), chosen_batch(options), options.backend, options.workers, options.dtype, options.seed
     )
     with measuring() as say:
-        cost = chosen_cost(options, "optimal()", model.config, model.batch, say)
+        cost = chosen_cost(options, "optimal()", model.config, model.batch, say=say)
         comparison = Comparison(model, options.repeat, options.audit, say, cost=cost)
         comparison.run(_policies(options, model, cost))
     rows = comparison.rows()

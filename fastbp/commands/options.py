@@ -104,6 +104,11 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         help="the fastest plan whose activations fit into SIZE, such as 64MiB; the same as --policy 'optimal(SIZE)'"
         " (default: no bound)",
     )  # fmt: skip
+    group.add_argument(
+        "--lossy", action="store_true",
+        help="let the plan under --memory-budget keep tensors as bfloat16, in half the bytes: gradients are then no"
+        " longer exact (default: off)",
+    )  # fmt: skip
     add_cost(group)
     add_dtype(group)
     add_backend(group)
@@ -111,11 +116,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_cost(group: argparse._ActionsContainer) -> None:
-    group.add_argument(
-        "--lossy", action="store_true",
-        help="let the plan under --memory-budget keep tensors as bfloat16, in half the bytes: gradients are then no"
-        " longer exact (default: off)",
-    )  # fmt: skip
+    """What a planner minimises."""
     group.add_argument(
         "--cost", default="measured", type=one_of((*COSTS, "measured")), metavar="NAME",
         help="what a plan under a budget costs: seconds measured here, once for a shape; a roofline; or FLOPs that run"
@@ -146,7 +147,7 @@ def chosen_policy(options: argparse.Namespace) -> str:
 
 
 def chosen_cost(
-    options: argparse.Namespace, policy: str, config: DecoderConfig, batch: int, lossy: bool, say: Say = silent
+    options: argparse.Namespace, policy: str, config: DecoderConfig, batch: int, lossy: bool = False, say: Say = silent
 ) -> Cost:
     """What a planner minimises; calls are measured where that is asked for, and only for a policy that wants it."""
     if options.cost != "measured" or "(" not in policy or policy.split("(")[0] not in BUDGETED:

@@ -133,6 +133,7 @@ def _prepare(options: argparse.Namespace, interruption: Interruption) -> Run:
     _introduce(corpus, tokenizer, data)
     try:
         with compiling(interruption.poll) as progress:
+            options.backend, options.dtype = settings["backend"], settings["dtype"]
             cost = chosen_cost(options, settings["policy"], config, settings["batch"], settings["lossy"], progress)
             decoder = Decoder(
                 config, settings["batch"], policy=settings["policy"], cost=cost, lossy=settings["lossy"],

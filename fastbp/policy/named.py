@@ -35,9 +35,9 @@ from fastbp.graph.graph import Graph
 from fastbp.policy.budget_rules import greedy_plan, knapsack_plan
 from fastbp.policy.cost import COSTS, Cost
 from fastbp.policy.optimal import optimal_plan
-from fastbp.policy.saved import load_plan
 from fastbp.policy.revolve import revolve
 from fastbp.policy.rotor import rotor_plan
+from fastbp.policy.saved import load_plan
 from fastbp.schedule.plan import Plan, head_rows
 from fastbp.schedule.reversal import Reversal, from_forward
 from fastbp.schedule.schedule import training_schedule

@@ -10,6 +10,7 @@ from typing import Any
 from fastbp.base.errors import InputError
 from fastbp.graph.graph import Graph
 from fastbp.schedule.plan import Plan, Slices
+from fastbp.schedule.reversal import Reversal, Split
 
 
 def save_plan(path: Path, graph: Graph, plan: Plan) -> None:
@@ -34,7 +35,7 @@ def load_plan(path: str, graph: Graph) -> Plan:
         shapes = found.pop("activations")
         slices = tuple(each and Slices(**each) for each in found.pop("slices"))
         names = {"keep": frozenset(found["keep"]), "packed": frozenset(found.get("packed", ()))}
-        plan = Plan(**{**found, **names, "slices": slices})
+        plan = Plan(**{**found, **names, "slices": slices, "reversal": _reversal(found.get("reversal"))})
     except OSError as error:
         raise InputError(f"saved({path}): {error.strerror}: give a file that `fastbp plan --save` wrote") from None
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -45,6 +46,16 @@ def load_plan(path: str, graph: Graph) -> Plan:
         what = f"{name} is {shapes[name]} there" if name else f"{there} activations there, {here} here"
         raise InputError(f"saved({path}) was made for another decoder or batch: {what}")
     return plan
+
+
+def _reversal(found: Any) -> Reversal | None:
+    """The tree that JSON holds as nested objects."""
+    if not isinstance(found, dict):
+        return None if found is None else int(found)
+    earlier, later = _reversal(found["earlier"]), _reversal(found["later"])
+    if earlier is None or later is None:
+        raise ValueError("half a reversal")
+    return Split(earlier, later, bool(found["whole"]))
 
 
 def _shapes(graph: Graph) -> dict[str, list[int]]:

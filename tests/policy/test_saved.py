@@ -15,7 +15,7 @@ from fastbp.policy.named import make_plan
 from fastbp.policy.saved import save_plan
 
 
-@pytest.mark.parametrize("policy", ["save_all", "full", "optimal(4MiB)", "greedy(20MiB)"])
+@pytest.mark.parametrize("policy", ["save_all", "full", "optimal(4MiB)", "greedy(20MiB)", "revolve(2)", "rotor(10MiB)"])
 def test_there_and_back(policy: str, tmp_path: Path) -> None:
     graph = decoder_graph(DecoderConfig.preset("small"), 12)
     plan = make_plan(graph, policy)
