@@ -9,6 +9,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from fastbp.base.errors import InputError
 from fastbp.commands.options import (
     add_model_options,
     add_run_options,
@@ -22,6 +23,7 @@ from fastbp.graph.decoder import ITEMSIZE, decoder_graph, parameter_shapes
 from fastbp.graph.graph import Graph
 from fastbp.memory.flat import FlatShapes
 from fastbp.memory.layout import lay_out, require_plannable
+from fastbp.policy.bound import lower_bound
 from fastbp.policy.cost import Measured
 from fastbp.policy.explain import changed, explain, tensors_called
 from fastbp.policy.named import make_plan
@@ -30,7 +32,7 @@ from fastbp.policy.saved import plan_json as plan_value
 from fastbp.policy.saved import save_plan
 from fastbp.policy.sweep import sweep
 from fastbp.report.explain import explanation_json, explanation_lines, frontier_json, frontier_lines, what_if_lines
-from fastbp.report.plan import plan_json, plan_lines, planner_lines
+from fastbp.report.plan import certificate_lines, plan_json, plan_lines, planner_lines
 from fastbp.run.backend import choose_backend
 from fastbp.run.workers import choose_parts, choose_workers
 from fastbp.schedule.plan import Plan
@@ -58,6 +60,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--frontier", action="store_true", help="the cheapest plans from the smallest budget up (default: off)"
     )
+    group.add_argument(
+        "--certify", action="store_true",
+        help="prove how far the plan can be from the fewest FLOPs of any plan in as many bytes; takes up to 20 s"
+        " (default: off)",
+    )  # fmt: skip
     group.add_argument(
         "--save", metavar="FILE", help="write the plan; --policy 'saved(FILE)' replays it (default: do not)"
     )
@@ -88,7 +95,28 @@ def run(options: argparse.Namespace) -> Result:
     lines = plan_lines(simulation, layout, whole, parameter_bytes, options.schedule)
     if policy.startswith("optimal("):
         lines[lines.index("") : lines.index("")] = _planner(Planner(graph, cost, options.lossy), plan.budget_bytes or 0)
-    return plan_json(simulation, layout, parameter_bytes) | {"plan": plan_value(plan)}, lines, 0
+    result = plan_json(simulation, layout, parameter_bytes) | {"plan": plan_value(plan), "certificate": None}
+    if options.certify:
+        result["certificate"] = _certificate(simulation, plan.budget_bytes or layout.size_bytes)
+        lines[lines.index("") : lines.index("")] = certificate_lines(result["certificate"])
+    return result, lines, 0
+
+
+def _certificate(simulation: Simulation, budget_bytes: int) -> dict[str, Any]:
+    """The plan's FLOPs beside a bound on those of any plan. Raises InputError for a lossy plan, which the bound does
+    not cover.
+    """
+    if simulation.schedule.plan.packed:
+        raise InputError("--certify with --lossy: the bound is of exact plans, leave out one of them")
+    graph = simulation.schedule.graph
+    bound = lower_bound(graph, budget_bytes)
+    assert bound.flops is not None  # there is a plan
+    return {
+        "budget_bytes": budget_bytes, "bound_flops_share": bound.flops / graph.flops_per_pass,
+        "extra_flops_share": simulation.extra_flops_share,
+        "gap": simulation.extra_flops_share - bound.flops / graph.flops_per_pass,
+        "solved": bound.optimal, "seconds": bound.seconds,
+    }  # fmt: skip
 
 
 def _simulated(graph: Graph, plan: Plan) -> Simulation:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 from fastbp.base.units import format_bytes
@@ -99,6 +100,15 @@ def planner_lines(
         f"next MiB    saves {cost(here, more)}",
     ]
     return [part for line in lines for part in wrapped(line, INDENT)]
+
+
+def certificate_lines(certificate: Mapping[str, Any]) -> list[str]:
+    """How far a plan can be from the best at most."""
+    line = (
+        f"proof       no plan in as many bytes recomputes less than {certificate['bound_flops_share']:.2%} of FLOPs:"
+        f" at most {certificate['gap']:.2%} could be saved"
+    )
+    return wrapped(line + ("" if certificate["solved"] else " (the solver ran out of time)"), INDENT)
 
 
 def _slices(plan: Plan) -> list[str]:

@@ -14,7 +14,7 @@ from fastbp.run.decoder import Decoder
 RunCommand = Callable[..., Any]
 KEYS = {
     "policy", "budget_bytes", "peak_bytes", "peak_tick", "live_at_peak", "kept_bytes", "extra_flops_share",
-    "categories", "schedule", "plan",
+    "categories", "schedule", "plan", "certificate",
 }  # fmt: skip
 POLICIES = (
     "save_all", "full", "every(2)", "sqrt", "selective(layernorm, gelu, core_attn, mlp)",
@@ -114,6 +114,16 @@ def test_lossy_where_it_cannot_be(fastbp: RunCommand, options: tuple[str, ...], 
 def test_seconds_are_measured_where_nothing_else_is_asked_for(fastbp: RunCommand) -> None:
     ran = fastbp("plan", "--memory-budget", "20KiB", "--preset", "seed")
     assert " ms, " in next(line for line in ran.out.splitlines() if line.startswith("costs "))
+
+
+def test_a_plan_is_certified(fastbp: RunCommand) -> None:
+    options = ("--memory-budget", "8MiB", "--cost", "flops", "--certify")
+    found = fastbp("plan", *options, "--json").json["certificate"]
+    assert 0 <= found["bound_flops_share"] <= found["extra_flops_share"]
+    assert found["gap"] == found["extra_flops_share"] - found["bound_flops_share"] < 0.02
+    text = " ".join(fastbp("plan", *options).out.split())
+    assert "proof no plan in as many bytes recomputes less than " in text
+    fastbp("plan", *options, "--lossy").refused("--certify with --lossy")
 
 
 def test_a_saved_plan_is_replayed(fastbp: RunCommand, tmp_path: Path) -> None:
