@@ -152,7 +152,12 @@ def budget_policies(preset: str, budgets: Sequence[str], say: Callable[[str], No
     sizes = [
         round(float(each[:-1]) / 100 * whole_bytes) if each.endswith("%") else parse_bytes(each) for each in budgets
     ]
-    return [f"optimal({exact_bytes(size)})" for size in sizes]
+    return [f"optimal({exact_bytes(_readable(size))})" for size in sizes]
+
+
+def _readable(size: int) -> int:
+    """Whole MiB, rounded down, where that is little."""
+    return size >> 20 << 20 if size >= 16 << 20 else size
 
 
 def bench(labels: Sequence[str], preset: str, options: argparse.Namespace) -> None:
