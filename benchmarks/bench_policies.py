@@ -22,8 +22,8 @@ from fastbp.commands.options import BATCH, split_list, whole
 from fastbp.commands.terminal import measuring
 from fastbp.graph.config import DecoderConfig
 from fastbp.graph.decoder import decoder_graph
+from fastbp.memory.layout import layout_bytes
 from fastbp.policy.named import make_plan
-from fastbp.policy.optimal import layout_bytes
 from fastbp.report.bench import milliseconds
 from fastbp.report.plot import memory_against_time
 from fastbp.run.contender import Contender, ContenderFailed, Memory, installed

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from fastbp.graph.config import DecoderConfig
 from fastbp.graph.decoder import decoder_graph
-from fastbp.memory.layout import lay_out
+from fastbp.memory.layout import lay_out, layout_bytes
 from fastbp.policy.cost import COSTS
 from fastbp.policy.named import make_plan
-from fastbp.policy.optimal import Planner, layout_bytes
+from fastbp.policy.optimal import Planner
 from fastbp.run.decoder import Decoder
 from fastbp.schedule.schedule import training_schedule
 from fastbp.schedule.simulate import simulate

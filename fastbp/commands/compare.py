@@ -27,9 +27,10 @@ from fastbp.commands.options import (
 )
 from fastbp.commands.terminal import measuring
 from fastbp.graph.graph import Graph
+from fastbp.memory.layout import layout_bytes
 from fastbp.policy.cost import COSTS, Cost
 from fastbp.policy.named import make_plan
-from fastbp.policy.optimal import Planner, layout_bytes
+from fastbp.policy.optimal import Planner
 from fastbp.report.comparison import comparison_lines, knee_of
 
 POLICIES = (

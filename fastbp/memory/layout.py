@@ -18,7 +18,9 @@ from fastbp.base.errors import DoesNotFit
 from fastbp.base.units import format_bytes
 from fastbp.graph.graph import Graph
 from fastbp.memory._place import place
-from fastbp.schedule.simulate import Buffer, Simulation
+from fastbp.schedule.plan import Plan
+from fastbp.schedule.schedule import training_schedule
+from fastbp.schedule.simulate import Buffer, Simulation, simulate
 
 REPAIRS, MANY_BUFFERS = 60, 500
 """Tries an order; an eighth of them for more buffers than these, where the first few find what there is to find."""
@@ -65,6 +67,11 @@ def lay_out(simulation: Simulation) -> Layout:
             break
     assert best is not None
     return Layout(buffers, tuple(int(offset) for offset in best), size, bound)
+
+
+def layout_bytes(graph: Graph, plan: Plan) -> int:
+    """The arena that a plan needs. Raises DoesNotFit for more than any machine has."""
+    return lay_out(simulate(training_schedule(graph, plan))).size_bytes
 
 
 def require_plannable(graph: Graph) -> None:

@@ -11,11 +11,10 @@ import numpy as np
 from fastbp.base.errors import DoesNotFit
 from fastbp.base.units import exact_bytes, format_bytes
 from fastbp.graph.graph import Graph, Node
-from fastbp.memory.layout import lay_out
+from fastbp.memory.layout import layout_bytes
 from fastbp.policy.cost import AGAIN, Cost
 from fastbp.schedule.plan import Plan, head_rows
-from fastbp.schedule.schedule import training_schedule
-from fastbp.schedule.simulate import padded, simulate
+from fastbp.schedule.simulate import padded
 
 STEPS = 4096
 """Into how many parts the knapsack's budget is cut: bytes are rounded up to one."""
@@ -50,12 +49,12 @@ def greedy_plan(graph: Graph, budget_bytes: int, cost: Cost) -> Plan:
     """
     order = sorted(items(graph, cost), key=lambda item: -item.nbytes / item.cost)
     low, high = 0, len(order)
-    while low < high:  # the peak falls, or stays, with every item that is dropped
+    while low < high:  # the peak is taken to fall with every item that is dropped
         middle = (low + high) // 2
-        size = _size(graph, _plan(graph, "greedy", budget_bytes, cost, order[middle:]))
+        size = layout_bytes(graph, _plan(graph, "greedy", budget_bytes, cost, order[middle:]))
         low, high = (low, middle) if size <= budget_bytes else (middle + 1, high)
     plan = _plan(graph, "greedy", budget_bytes, cost, order[low:])
-    size = _size(graph, plan)
+    size = layout_bytes(graph, plan)
     if size > budget_bytes:
         raise DoesNotFit(
             f"greedy needs {size} bytes of activations, more than {format_bytes(budget_bytes)}: ask for optimal"
@@ -89,7 +88,3 @@ def _plan(graph: Graph, name: str, budget_bytes: int, cost: Cost, kept: list[Ite
     movable = {tensor for item in items(graph, cost) for tensor in item.names}
     keep = (graph.read_by_backward - movable) | {tensor for item in kept for tensor in item.names}
     return Plan(f"{name}({exact_bytes(budget_bytes)})", frozenset(keep), head_rows(graph), budget_bytes=budget_bytes)
-
-
-def _size(graph: Graph, plan: Plan) -> int:
-    return lay_out(simulate(training_schedule(graph, plan))).size_bytes

@@ -25,13 +25,13 @@ import numpy as np
 from fastbp.base.errors import DoesNotFit
 from fastbp.base.units import exact_bytes, format_bytes
 from fastbp.graph.graph import Graph
-from fastbp.memory.layout import lay_out
+from fastbp.memory.layout import layout_bytes
 from fastbp.policy.cost import AGAIN, COSTS, Cost
 from fastbp.policy.options import Option, Prices, live_sets, options
 from fastbp.schedule.effects import Effects
 from fastbp.schedule.plan import LOGITS_BYTES, Plan, Slices, head_rows, require_packable
-from fastbp.schedule.schedule import head_actions, training_schedule
-from fastbp.schedule.simulate import padded, simulate
+from fastbp.schedule.schedule import head_actions
+from fastbp.schedule.simulate import padded
 
 SEGMENT = 12
 """Blocks that may be brought back from one input."""
@@ -282,11 +282,6 @@ class Planner:
             packed |= {f"blocks.{block}.{name}" for name in step.option.packed} & keep
         plan = Plan("optimal", frozenset(keep), rows, tuple(slices), packed=frozenset(packed))
         return Found(plan, peak, flops, total // TIES)
-
-
-def layout_bytes(graph: Graph, plan: Plan) -> int:
-    """The arena that a plan needs."""
-    return lay_out(simulate(training_schedule(graph, plan))).size_bytes
 
 
 def _start() -> Labels:

@@ -30,13 +30,12 @@ import numpy as np
 from fastbp.base.errors import DoesNotFit
 from fastbp.base.units import exact_bytes, format_bytes
 from fastbp.graph.graph import Graph
-from fastbp.memory.layout import lay_out
+from fastbp.memory.layout import layout_bytes
 from fastbp.policy.chain import chain_of
 from fastbp.policy.cost import Cost
 from fastbp.schedule.plan import Plan, head_rows
 from fastbp.schedule.reversal import Reversal, Split
-from fastbp.schedule.schedule import training_schedule
-from fastbp.schedule.simulate import padded, simulate
+from fastbp.schedule.simulate import padded
 
 UNITS = 32
 NEVER = 1 << 58
@@ -152,7 +151,7 @@ class Rotor:
             if plan is None:
                 break
             if plan != found:
-                found, size = plan, lay_out(simulate(training_schedule(self.graph, plan))).size_bytes
+                found, size = plan, layout_bytes(self.graph, plan)
             if size <= budget_bytes:
                 return replace(plan, budget_bytes=budget_bytes, policy=f"rotor({exact_bytes(budget_bytes)})")
         raise DoesNotFit(f"no plan of rotor fits into {format_bytes(budget_bytes)} of activations: ask for optimal")

@@ -20,7 +20,7 @@ from fastbp.graph.config import DecoderConfig
 from fastbp.graph.decoder import ITEMSIZE, decoder_graph, parameter_shapes, sinusoidal_positions
 from fastbp.memory.arena import Arena
 from fastbp.memory.flat import Flat, FlatShapes
-from fastbp.memory.layout import Layout, lay_out
+from fastbp.memory.layout import Layout, lay_out, layout_bytes
 from fastbp.policy.cost import COSTS, Cost
 from fastbp.policy.named import make_plan
 from fastbp.run.backend import choose_backend
@@ -100,7 +100,7 @@ class Decoder:
     def _full_bytes(self, batch: int) -> int:
         """What the policy `full` needs at another batch."""
         graph = decoder_graph(self.config, batch, workers=self.parts, dtype=self.dtype)
-        return self._needed_bytes(lay_out(simulate(training_schedule(graph, make_plan(graph, "full")))).size_bytes)
+        return self._needed_bytes(layout_bytes(graph, make_plan(graph, "full")))
 
     def _make_static(self) -> None:
         """What lives outside the arena: parameters and their gradients, tokens, targets, losses."""

@@ -154,9 +154,8 @@ class BlockWalk:
         if not stage.by_rows:
             return set(reads)
         own = [node for node in self._wanted(reads, where, self.packed)[0] if node in stage.nodes]
-        return {name for node in own for name in node.inputs if name not in where} - stage.made | set(
-            reads
-        ) - stage.made
+        sources = {name for node in own for name in node.inputs if name not in where}
+        return (sources | set(reads)) - stage.made
 
     def _stage_backward(self, stage: Stage, outer: Rows, rows: Rows, where: Where) -> Iterator[Action]:
         nodes, unpacked = self._wanted(self._reads(stage, where), where, self.packed)

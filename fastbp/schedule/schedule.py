@@ -56,7 +56,7 @@ def head_actions(graph: Graph, plan: Plan, effects: Effects) -> Iterator[Action]
 
 def block_actions(graph: Graph, plan: Plan, effects: Effects, block: int) -> Iterator[Action]:
     """A block's backward, where what the plan keeps is there."""
-    return _Walk(graph, plan, effects).block_backward(block, set(plan.keep))
+    return _Walk(graph, plan, effects).block_backward(block, set(plan.exact))
 
 
 class _Walk:
