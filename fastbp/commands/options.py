@@ -150,8 +150,8 @@ def chosen_cost(
     options: argparse.Namespace, policy: str, config: DecoderConfig, batch: int, lossy: bool = False, say: Say = silent
 ) -> Cost:
     """What a planner minimises; calls are measured where that is asked for, and only for a policy that wants it."""
-    if options.cost != "measured" or "(" not in policy or policy.split("(")[0] not in BUDGETED:
-        return COSTS[options.cost if options.cost in COSTS else "roofline"]
+    if options.cost != "measured" or policy.partition("(")[0] not in BUDGETED:
+        return COSTS.get(options.cost, COSTS["roofline"])
     measured: Cost = seconds_of_calls(
         config,
         batch,

@@ -19,7 +19,7 @@ from fastbp.commands.options import (
     chosen_policy,
 )
 from fastbp.commands.terminal import measuring
-from fastbp.graph.decoder import ITEMSIZE, decoder_graph, parameter_shapes
+from fastbp.graph.decoder import ITEMSIZE, parameter_shapes
 from fastbp.graph.graph import Graph
 from fastbp.memory.flat import FlatShapes
 from fastbp.memory.layout import lay_out, require_plannable
@@ -34,7 +34,7 @@ from fastbp.policy.sweep import sweep
 from fastbp.report.explain import explanation_json, explanation_lines, frontier_json, frontier_lines, what_if_lines
 from fastbp.report.plan import certificate_lines, plan_json, plan_lines, planner_lines
 from fastbp.run.backend import choose_backend
-from fastbp.run.workers import choose_parts, choose_workers
+from fastbp.run.needed import graph_to_run
 from fastbp.schedule.plan import Plan
 from fastbp.schedule.schedule import training_schedule
 from fastbp.schedule.simulate import Simulation, simulate
@@ -72,9 +72,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Result:
     config, batch = chosen_config(options), chosen_batch(options)
-    backend = choose_backend(options.backend)
-    workers = choose_workers(options.workers, decoder_graph(config, batch).products_per_pass)
-    graph = decoder_graph(config, batch, workers=choose_parts(workers) if backend.compiled else 0, dtype=options.dtype)
+    graph = graph_to_run(config, batch, choose_backend(options.backend), options.workers, options.dtype)
     require_plannable(graph)
     policy = chosen_policy(options)
     with measuring() as say:
