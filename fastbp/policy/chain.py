@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from fastbp.graph.graph import Graph
 from fastbp.policy.cost import AGAIN, Cost
-from fastbp.policy.options import Prices, live_sets
+from fastbp.policy.live_sets import Prices, live_sets
 from fastbp.schedule.actions import Action, Forward, Recompute
 from fastbp.schedule.effects import Effects
 from fastbp.schedule.plan import Plan, head_rows

@@ -27,7 +27,8 @@ from fastbp.base.units import exact_bytes, format_bytes
 from fastbp.graph.graph import Graph
 from fastbp.memory.layout import layout_bytes
 from fastbp.policy.cost import AGAIN, COSTS, Cost
-from fastbp.policy.options import Option, Prices, live_sets, options
+from fastbp.policy.live_sets import Prices, live_sets
+from fastbp.policy.options import Option, options
 from fastbp.schedule.effects import Effects
 from fastbp.schedule.plan import LOGITS_BYTES, Plan, Slices, head_rows, require_packable
 from fastbp.schedule.schedule import head_actions

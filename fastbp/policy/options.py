@@ -8,8 +8,8 @@ block of at most three by three slices is walked once and its live sets are pric
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from functools import cache
 from itertools import combinations
@@ -20,13 +20,12 @@ from fastbp.graph.config import DecoderConfig
 from fastbp.graph.decoder import decoder_graph
 from fastbp.graph.graph import Graph
 from fastbp.policy.cost import AGAIN, BACKWARD, FORWARD, Cost, conversion
-from fastbp.schedule.actions import Action, Backward, Forward, Free, Pack, Recompute, Unpack
+from fastbp.policy.live_sets import Live, Prices, largest, live_sets
+from fastbp.schedule.actions import Pack, Recompute, Unpack
 from fastbp.schedule.block_walk import BlockWalk
 from fastbp.schedule.effects import Effects, buffer_bytes
 from fastbp.schedule.local import packed as in_bfloat16
-from fastbp.schedule.local import parted
 from fastbp.schedule.plan import Plan, Slices
-from fastbp.schedule.schedule import with_frees
 from fastbp.schedule.simulate import padded
 
 COSTLY = (("qkv",), ("o", "lse", "p"), ("mid",), ("u",))
@@ -39,12 +38,6 @@ FEWEST_ROWS = 64
 """A slice of fewer rows would spend its time on weights."""
 STAGES = 3
 """More slices than these show nothing new."""
-
-Scratch = tuple[str, bool, str] | None
-"""What an action's scratch depends on: its node, whether it runs backward, and how much of it at a time."""
-
-Held = tuple[str, str]
-"""A tensor's or gradient's name, and how much of it: "whole", "outer" (a slice of sequences) or "inner" (of rows)."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +63,6 @@ class Option:
     again_cost: int
     recomputed_flops: int
     slices_count: int
-
-
-@dataclass(frozen=True)
-class Live:
-    """What is live at some action of a block, and its scratch."""
-
-    held: frozenset[Held]
-    scratch: Scratch
 
 
 @dataclass(frozen=True)
@@ -192,46 +177,6 @@ def _buffer(name: str, packed: frozenset[str]) -> str:
     return in_bfloat16(f"blocks.0.{name}") if name in packed else f"blocks.0.{name}"
 
 
-class Prices:
-    """Bytes of live sets whose slices hold so many `rows`."""
-
-    def __init__(self, graph: Graph, effects: Effects, rows: Mapping[str, int]) -> None:
-        self.graph, self.effects, self.rows = graph, effects, rows
-        self._held: dict[Held, int] = {}
-        self._scratch: dict[Scratch, int] = {}
-
-    def peak(self, sets: Iterable[Live]) -> int:
-        """The largest."""
-        return max(sum(map(self._bytes_of, live.held)) + self._bytes_of_scratch(live.scratch) for live in sets)
-
-    def _bytes_of(self, held: Held) -> int:
-        if held not in self._held:
-            name, level = held
-            self._held[held] = padded(buffer_bytes(self.graph, name, self.rows[level]))
-        return self._held[held]
-
-    def _bytes_of_scratch(self, scratch: Scratch) -> int:
-        if scratch not in self._scratch:
-            total = 0
-            if scratch:
-                name, backward, level = scratch
-                units = self.rows[level] // self.graph.tokens_per_unit(self.graph.by_name[name])
-                sizes = self.effects.scratch(name, backward, units)
-                total = sum(padded(size * self.graph.itemsize) for _, size in sizes)
-            self._scratch[scratch] = total
-        return self._scratch[scratch]
-
-
-def largest(sets: Sequence[Live]) -> tuple[Live, ...]:
-    """The live sets that lie within no other with the same scratch."""
-    by_scratch: dict[Scratch, list[frozenset[Held]]] = defaultdict(list)
-    for live in sorted(sets, key=lambda live: -len(live.held)):
-        found = by_scratch[live.scratch]
-        if not any(live.held <= other for other in found):
-            found.append(live.held)
-    return tuple(Live(held, scratch) for scratch, found in by_scratch.items() for held in found)
-
-
 def _length(graph: Graph) -> int:
     """Tokens of a sequence."""
     return next((node.dims["T"] for node in graph.nodes if "T" in node.dims), 1)
@@ -276,41 +221,6 @@ def _walk(shape: tuple[str, ...], keep: frozenset[str], packed: frozenset[str], 
         tuple((name, rows // graph.tokens) for name, rows in runs.items()),
         tuple((name, rows // graph.tokens) for name, rows in unpacks.items()),
     )  # fmt: skip
-
-
-def live_sets(
-    actions: Sequence[Action], plan: Plan, effects: Effects, levels: Mapping[int, str], stream: str
-) -> list[Live]:
-    """What is live at each action. `levels` names the sizes of slices in tokens; `stream`, the gradient that is there
-    before, from the first action of backward on.
-    """
-    live: set[Held] = set()
-    found, backward = [], False
-
-    def held(name: str) -> Held:
-        rows = parted(name)[1]
-        return parted(name)[0], levels[rows[1] - rows[0]] if rows else "whole"
-
-    for action in with_frees(list(actions), plan, effects):
-        if isinstance(action, Free):
-            live.discard(held(action.tensor))
-            continue
-        backward = backward or isinstance(action, Recompute | Backward | Unpack)
-        effect = effects.of(action)
-        live.difference_update(held(old) for _, old in getattr(action, "takes", ()))
-        live.update(map(held, effect.reads), map(held, effect.writes))
-        live.difference_update(held(old) for _, old in getattr(action, "takes", ()))
-        if backward:
-            live.add((stream, "whole"))
-        found.append(Live(frozenset(live), _scratch(action, effects, levels)))
-    return found
-
-
-def _scratch(action: Action, effects: Effects, levels: Mapping[int, str]) -> Scratch:
-    if not isinstance(action, Forward | Backward):
-        return None
-    rows = effects.token_rows(action)
-    return action.node, isinstance(action, Backward), levels[rows[1] - rows[0]] if rows else "whole"
 
 
 def undominated(found: Sequence[Option]) -> list[Option]:
