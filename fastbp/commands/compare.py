@@ -49,7 +49,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--budgets", type=_sizes, metavar="A,B,...",
         help="sizes, such as 400MiB,200MiB: each is the policy optimal(SIZE) (default:"
-        f" {BUDGETS} from the planner's smallest to {REFERENCE}'s peak; none where --policies are given)",
+        " --budget-count of them; none where --policies are given)",
+    )  # fmt: skip
+    group.add_argument(
+        "--budget-count", type=whole(2), metavar="N",
+        help=f"so many budgets from the planner's smallest to {REFERENCE}'s peak (default {BUDGETS})",
     )  # fmt: skip
     group.add_argument("--repeat", type=whole(), default=3, metavar="N", help="rounds (default 3)")
     group.add_argument("--plot", metavar="FILE.png", help="draw memory against time and FLOPs (default: no picture)")
@@ -107,19 +111,21 @@ def _picture(name: str | None) -> Path | None:
 
 
 def _policies(options: argparse.Namespace, model: Model, cost: Cost) -> list[str]:
-    named, budgets = options.policies, options.budgets
+    named, budgets, count = options.policies, options.budgets, options.budget_count
     if named is None and budgets is None:
-        named, budgets = list(POLICIES), default_budgets(model.graph(), cost)
+        named, count = list(POLICIES), count or BUDGETS
+    if count is not None:
+        budgets = sorted({*(budgets or []), *budgets_between(model.graph(), count, cost)})
     return [*(named or []), *(f"optimal({exact_bytes(budget)})" for budget in budgets or [])]
 
 
-def default_budgets(graph: Graph, cost: Cost = COSTS["roofline"]) -> list[int]:
+def budgets_between(graph: Graph, count: int, cost: Cost = COSTS["roofline"]) -> list[int]:
     """Bytes from the planner's smallest to save_all's peak, each the same multiple of the one before, but for rounding
-    up to what is easily read.
+    up to what is easily read. The first is exact.
     """
     low, high = Planner(graph, cost).smallest_bytes, layout_bytes(graph, make_plan(graph, REFERENCE))
-    steps = (low * (high / low) ** (i / (BUDGETS - 1)) for i in range(BUDGETS))
-    return sorted({_rounded_up(int(step)) for step in steps})
+    steps = (low * (high / low) ** (i / (count - 1)) for i in range(1, count))
+    return sorted({low, *(_rounded_up(int(step)) for step in steps)})
 
 
 def _rounded_up(nbytes: int) -> int:

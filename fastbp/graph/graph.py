@@ -25,30 +25,30 @@ class Node:
     block: int | None = None
     """The decoder's block that it belongs to; None for embedding, final norm and head."""
 
-    @property
+    @cached_property
     def op(self) -> Op:
         return OPS[self.op_name]
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[str, ...]:
         """Tensors that forward reads and that are not parameters, in the op's order."""
         return tuple(self.ports[port] for port in self.op.inputs)
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[str, ...]:
         """Tensors that forward writes: outputs, then saved ones."""
         return tuple(self.ports[port] for port in (*self.op.outputs, *self.op.saved))
 
-    @property
+    @cached_property
     def backward_reads(self) -> tuple[str, ...]:
         return tuple(self.ports[port] for port in self.op.backward_reads if port in self.ports)
 
-    @property
+    @cached_property
     def rows(self) -> int:
         """The size of the dimension along which the node may run in slices."""
         return self.dims[self.op.independent_along]
 
-    @property
+    @cached_property
     def flops(self) -> tuple[int, int]:
         """FLOPs of (forward, backward), products and pointwise work together."""
         products, pointwise = self.op.products(self.dims), self.op.pointwise(self.dims)

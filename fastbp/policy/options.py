@@ -188,20 +188,27 @@ def _shape(graph: Graph) -> tuple[str, ...]:
 
 
 @cache
-def _walk(shape: tuple[str, ...], keep: frozenset[str], packed: frozenset[str], outer: int, inner: int) -> Walked:
-    """The live sets of a block of at most three by three slices."""
+def _few_slices(shape: tuple[str, ...], batch: int, context: int) -> tuple[Graph, Effects]:
+    """A block of such ops, as small as can be."""
     attention = "tiled" if any(name.startswith("tiled") for name in shape) else "materialised"
     dropout = 0.5 if any("dropout" in name for name in shape) else 0.0
-    config = DecoderConfig(1, 2, 1, 8, max(inner, 2), 2, attention=attention, dropout=dropout)
-    graph = decoder_graph(config, outer)
-    effects = Effects(graph)
+    config = DecoderConfig(1, 2, 1, 8, context, 2, attention=attention, dropout=dropout)
+    graph = decoder_graph(config, batch)
+    return graph, Effects(graph)
+
+
+@cache
+def _walk(shape: tuple[str, ...], keep: frozenset[str], packed: frozenset[str], outer: int, inner: int) -> Walked:
+    """The live sets of a block of at most three by three slices."""
+    graph, effects = _few_slices(shape, outer, max(inner, 2))
+    context = _length(graph)
     kept, halves = (frozenset(f"blocks.0.{name}" for name in names) for names in (keep | {"x"}, packed))
     plan = Plan("", kept, 1, packed=halves)
-    walk = BlockWalk(graph, plan, effects, 0, Slices(1, 1 if inner > 1 else config.context))
+    walk = BlockWalk(graph, plan, effects, 0, Slices(1, 1 if inner > 1 else context))
     forward, backward = list(walk.forward()), list(walk.backward())
     if walk.input in halves:
         forward, backward = [Pack(walk.input), *forward], [Unpack(walk.input), *backward]
-    levels = {1: "inner", config.context: "outer"}
+    levels = {1: "inner", context: "outer"}
     sets = live_sets([*forward, *backward], plan, effects, levels, walk.stream)
     last = max(i for i, action in enumerate(forward) if walk.input in effects.of(action).reads)
     behind = [Live(live.held - {(walk.input, "whole")}, live.scratch) for live in sets[last + 1 : len(forward)]]

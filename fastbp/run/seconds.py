@@ -1,8 +1,9 @@
 """What every call of a block takes on this machine, in the slices that a planner chooses from; kept per CPU and shape.
 
 A decoder of one block and two letters runs its calls one by one under the clock, with all of the block dropped, so that
-every call is made forward, again and backward. Blocks are alike, and the head is not the planner's to choose. For a
-lossy planner a second decoder keeps all of the block as bfloat16.
+every call is made forward, again and backward. Its forward and its backward pass also run whole, as in training: fused,
+and without a rest between calls. What the calls take is scaled to add up to that. Blocks are alike, and the head is not
+the planner's to choose. For a lossy planner a second decoder keeps all of the block as bfloat16.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ import json
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from fastbp.graph.config import DecoderConfig
 from fastbp.graph.decoder import decoder_graph
 from fastbp.graph.graph import Graph, Node
-from fastbp.policy.cost import BACKWARD, FORWARD, Measured
+from fastbp.policy.cost import AGAIN, BACKWARD, FORWARD, Measured
 from fastbp.policy.named import short_name
 from fastbp.policy.options import AS_COMPUTED, slicings
 from fastbp.run.backend import choose_backend
@@ -30,7 +32,7 @@ from fastbp.run.instruction import Instruction
 from fastbp.run.kept import keep, kept
 from fastbp.run.program import Program
 from fastbp.run.workers import choose_workers
-from fastbp.schedule.actions import Backward, Forward, Pack, Reduce, Unpack
+from fastbp.schedule.actions import Backward, Forward, Pack, Recompute, Reduce, Unpack
 from fastbp.schedule.plan import Plan, Slices
 
 RUNS = 5
@@ -58,7 +60,7 @@ def seconds_of_calls(
 
 def _name(config: DecoderConfig, batch: int, *how: Any) -> str:
     shape = {key: value for key, value in config.to_json().items() if key not in ("blocks", "vocab")}
-    return json.dumps([cpu_name(), shape, batch, *how])
+    return json.dumps(["whole passes", cpu_name(), shape, batch, *how])
 
 
 def _as_json(found: Mapping[Key, float]) -> list[list[Any]]:
@@ -90,24 +92,48 @@ def _all_packed(graph: Graph, plan: Plan) -> Plan:
 def _of_slices(decoder: Decoder, slices: Slices) -> dict[Key, float]:
     """Seconds of each node over all rows, by what it does and the rows of a call."""
     decoder.initialise(0)
-    pieces = [(each, decoder.in_parts(Program((each,)))) for each in decoder.gradients_program.instructions]
     keys = _keys(decoder, slices)
+    passes = [[(keys(each), each) for each in half] for half in _halves(decoder)]
     covered: dict[Key, int] = defaultdict(int)
-    for instruction, _ in pieces:
-        key = keys(instruction)
+    for key, instruction in chain(*passes):
         covered[key] += 0 if _is_part(decoder, instruction) else _rows(decoder, instruction)
-    wake_up = Barrier(decoder.runner.workers, meetings=1).measure(50) if decoder.backend.compiled else 0.0
+    clocks = [_PassClock(decoder, each) for each in passes]
     samples: dict[Key, list[float]] = defaultdict(list)
     for _ in range(RUNS + 1):
-        taken: dict[Key, float] = defaultdict(float)
-        for instruction, piece in pieces:
-            start = time.perf_counter()
-            decoder.runner.run(piece)
-            taken[keys(instruction)] += max(0.0, time.perf_counter() - start - wake_up)
-        for key, seconds in taken.items():
+        for key, seconds in chain(*(clock.sample().items() for clock in clocks)):
             samples[key].append(seconds)
     tokens = decoder.graph.tokens
     return {key: statistics.median(each[1:]) * tokens / covered[key] for key, each in samples.items()}
+
+
+def _halves(decoder: Decoder) -> tuple[Sequence[Instruction], Sequence[Instruction]]:
+    """The calls of the forward pass, and those of the backward pass."""
+    instructions, actions = decoder.gradients_program.instructions, decoder.schedule.actions
+    turn = next(i for i, each in enumerate(instructions) if isinstance(actions[each.tick], Backward))
+    return instructions[:turn], instructions[turn:]
+
+
+class _PassClock:
+    """A forward or a backward pass, whole and call by call."""
+
+    def __init__(self, decoder: Decoder, calls: Sequence[tuple[Key, Instruction]]) -> None:
+        self._runner = decoder.runner
+        self._wake_up = Barrier(decoder.runner.workers, meetings=1).measure(50) if decoder.backend.compiled else 0.0
+        self._whole = decoder.in_parts(Program(tuple(instruction for _, instruction in calls)))
+        self._pieces = [(key, decoder.in_parts(Program((instruction,)))) for key, instruction in calls]
+
+    def sample(self) -> dict[Key, float]:
+        """Seconds by call, which add up to those of the whole pass."""
+        whole, taken = self._seconds(self._whole), dict[Key, float]()
+        for key, piece in self._pieces:
+            taken[key] = taken.get(key, 0.0) + self._seconds(piece)
+        share = whole / sum(taken.values())
+        return {key: seconds * share for key, seconds in taken.items()}
+
+    def _seconds(self, program: Program) -> float:
+        start = time.perf_counter()
+        self._runner.run(program)
+        return max(1e-9, time.perf_counter() - start - self._wake_up)
 
 
 def _keys(decoder: Decoder, slices: Slices) -> Callable[[Instruction], Key]:
@@ -125,7 +151,7 @@ def _keys(decoder: Decoder, slices: Slices) -> Callable[[Instruction], Key]:
         name = last[0] if isinstance(action, Reduce) else getattr(action, "node", "")
         last[:] = [name]
         node = graph.by_name[name]
-        when = FORWARD if isinstance(action, Forward) else BACKWARD
+        when = AGAIN if isinstance(action, Recompute) else FORWARD if isinstance(action, Forward) else BACKWARD
         return (name.split(".", 2)[-1] if node.block is not None else name), when, rows(node)
 
     return key

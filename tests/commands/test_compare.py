@@ -12,7 +12,7 @@ import pytest
 
 from fastbp.base.units import parse_bytes
 from fastbp.check import comparison
-from fastbp.commands.compare import BUDGETS, POLICIES, default_budgets
+from fastbp.commands.compare import BUDGETS, POLICIES, budgets_between
 from fastbp.graph.config import DecoderConfig
 from fastbp.graph.decoder import decoder_graph
 from fastbp.policy.optimal import Planner
@@ -67,12 +67,19 @@ def test_only_what_is_asked_for_is_compared(fastbp: RunCommand) -> None:
         assert {row["policy"] for row in rows} == {"save_all", expected}
 
 
+def test_as_many_budgets_as_are_asked_for(fastbp: RunCommand) -> None:
+    rows = fastbp(*TINY, "--batch", 3, "--budget-count", 4, "--json").json["rows"]
+    planned = [row for row in rows if row["policy"].startswith("optimal(")]
+    assert (len(rows), len(planned)) == (len(POLICIES) + 4, 4)
+    both = fastbp(*TINY, "--batch", 3, "--budget-count", 2, "--budgets", "2MiB", "--policies", "full", "--json").json
+    assert len(both["rows"]) == 5  # save_all, full, 2 MiB, the smallest and what save_all needs
+
+
 def test_budgets_reach_from_the_smallest_to_save_all() -> None:
     graph = decoder_graph(DecoderConfig.preset("small"), 12)
-    budgets = default_budgets(graph)
-    smallest = Planner(graph).smallest_bytes
+    budgets = budgets_between(graph, BUDGETS)
     assert len(budgets) == BUDGETS
-    assert smallest <= budgets[0] <= smallest * 17 / 16
+    assert budgets[0] == Planner(graph).smallest_bytes
     assert budgets[-1] == 27 << 20  # save_all needs 26.75 MiB
     ratios = [after / before for before, after in pairwise(budgets)]
     assert max(ratios) < 1.2 * min(ratios)
