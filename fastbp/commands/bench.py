@@ -16,6 +16,7 @@ from fastbp.commands.options import (
     chosen_config,
     chosen_cost,
     chosen_policy,
+    seconds,
 )
 from fastbp.commands.terminal import measuring
 from fastbp.report.bench import bench_lines
@@ -32,23 +33,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_run_options(parser)
     group = parser.add_argument_group("what is measured")
     group.add_argument(
-        "--seconds", type=_seconds, default=5.0, metavar="S",
+        "--seconds", type=seconds, default=5.0, metavar="S",
         help="how long each table is measured, and each contender; a round that was begun is finished (default 5)",
     )  # fmt: skip
     group.add_argument(
         "--peers", action="store_true",
         help="also torch and JAX, where installed, each in a process of its own, with its memory (default: off)",
     )  # fmt: skip
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number of seconds") from None
-    if not 0 < value <= 3600:
-        raise argparse.ArgumentTypeError(f"{text} is out of bounds: give more than 0 and at most 3600 seconds")
-    return value
 
 
 def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:

@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import argparse
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
-from fastbp.base.errors import InputError
 from fastbp.base.units import exact_bytes
 from fastbp.check.comparison import REFERENCE, Comparison, Model, passed
 from fastbp.commands.options import (
@@ -21,6 +19,7 @@ from fastbp.commands.options import (
     chosen_batch,
     chosen_config,
     chosen_cost,
+    new_file,
     size,
     split_list,
     whole,
@@ -75,7 +74,7 @@ def _sizes(text: str) -> list[int]:
 
 
 def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
-    picture = _picture(options.plot)
+    picture = new_file("--plot", options.plot, ".png")
     model = Model(
         chosen_config(options), chosen_batch(options), options.backend, options.workers, options.dtype, options.seed
     )
@@ -96,18 +95,6 @@ def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
         import_module("fastbp.report.plot").memory_against_cost(rows, title, picture)
         lines.append(f"picture: {picture}")
     return result, lines, 0 if all(map(passed, rows)) else 1
-
-
-def _picture(name: str | None) -> Path | None:
-    """Where the picture goes. Raises InputError before minutes go into what it shows."""
-    if name is None:
-        return None
-    path = Path(name)
-    if path.suffix.lower() != ".png":
-        raise InputError(f"--plot {name}: give the name of a PNG file, such as policies.png")
-    if not path.absolute().parent.is_dir() or path.is_dir():
-        raise InputError(f"--plot {name}: there is no folder {path.parent}, or the name is a folder's")
-    return path
 
 
 def _policies(options: argparse.Namespace, model: Model, cost: Cost) -> list[str]:

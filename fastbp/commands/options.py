@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from fastbp.base.errors import InputError, nearest
 from fastbp.base.late import Late
@@ -66,6 +67,29 @@ def share(text: str) -> float:
     if not 0 <= value < 1:
         raise argparse.ArgumentTypeError(f"{text} is out of bounds: give a share from 0 up to but not including 1")
     return value
+
+
+def seconds(text: str) -> float:
+    """An option's type: for how long something is measured."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of seconds") from None
+    if not 0 < value <= 3600:
+        raise argparse.ArgumentTypeError(f"{text} is out of bounds: give more than 0 and at most 3600 seconds")
+    return value
+
+
+def new_file(option: str, name: str | None, suffix: str) -> Path | None:
+    """Where a file goes that an option names. Raises InputError before minutes go into what it shows."""
+    if name is None:
+        return None
+    path = Path(name)
+    if path.suffix.lower() != suffix:
+        raise InputError(f"{option} {name}: give the name of a {suffix[1:].upper()} file, such as policies{suffix}")
+    if not path.absolute().parent.is_dir() or path.is_dir():
+        raise InputError(f"{option} {name}: there is no folder {path.parent}, or the name is a folder's")
+    return path
 
 
 def split_list(text: str) -> list[str]:
