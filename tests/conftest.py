@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fastbp.cli import main
+from tests.chromium import launched
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 # Under --import-mode=importlib nothing is on the path; the helpers there are `samples`, `trial` and `formulas`.
 sys.path.insert(0, str(Path(__file__).parent / "ops"))
@@ -63,3 +67,10 @@ def fastbp(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
         return Ran(code, *capsys.readouterr())
 
     return run
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """Headless Chromium, for pages; skips where it is not to be had."""
+    with launched() as browser:
+        yield browser
