@@ -41,13 +41,17 @@ def seed_decoder(
     backend: str = "auto",
     seed: int = 0,
     *,
+    text: str = TEXT,
+    policy: str = "save_all",
     workers: int | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Decoder:
-    """The seed's decoder and its window: 27 tensors, 5,376 parameters; weights N(0, 0.02), norms 1, biases 0."""
-    config = DecoderConfig.preset("seed", vocab=len(ALPHABET), context=len(TEXT) - 1)
-    decoder = Decoder(config, 1, backend=backend, workers=workers, dtype="float64", progress=progress)
-    ids = encode(TEXT)
+    """The seed's decoder and a window, its own unless another is given: 27 tensors, 5,376 parameters; weights
+    N(0, 0.02), norms 1, biases 0.
+    """
+    config = DecoderConfig.preset("seed", vocab=len(ALPHABET), context=len(text) - 1)
+    decoder = Decoder(config, 1, policy=policy, backend=backend, workers=workers, dtype="float64", progress=progress)
+    ids = encode(text)
     decoder.tokens[0], decoder.targets[0] = ids[:-1], ids[1:]
     decoder.initialise(seed)
     return decoder
