@@ -38,14 +38,20 @@ def test_imports_go_down(path: Path) -> None:
     assert not any(imported(node) for node in inner), f"{path} imports inside a function"
 
 
-@pytest.mark.parametrize(
-    ("library", "home"), [("torch", "check/torch_twin.py"), ("matplotlib", "report/*.py"), ("mpi4py", "parallel/*.py")]
-)
-def test_heavy_libraries_live_in_one_file_each(library: str, home: str) -> None:
+def users_of(library: str) -> list[Path]:
     trees = {path: ast.parse((ROOT / path).read_text()) for path in FILES}
-    users = [path for path, tree in trees.items() if library in {name.split(".")[0] for name in imported(tree)}]
+    return [path for path, tree in trees.items() if library in {name.split(".")[0] for name in imported(tree)}]
+
+
+@pytest.mark.parametrize(("library", "home"), [("torch", "check/torch_twin.py"), ("mpi4py", "parallel/*.py")])
+def test_heavy_libraries_live_in_one_file_each(library: str, home: str) -> None:
+    users = users_of(library)
     assert len(users) <= 1
     assert all(path.match(home) for path in users)
+
+
+def test_pictures_live_in_files_of_their_own() -> None:
+    assert all(path.match("report/*plot.py") for path in users_of("matplotlib"))
 
 
 def test_the_facade_loads_nothing_when_it_is_imported() -> None:

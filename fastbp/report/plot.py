@@ -1,4 +1,4 @@
-"""Pictures, as PNG files. The only file that knows matplotlib."""
+"""Pictures of training and of policies, as PNG files."""
 
 from __future__ import annotations
 
