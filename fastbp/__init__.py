@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fastbp.graph.decoder import decoder_graph
     from fastbp.policy.named import POLICIES as policies
     from fastbp.policy.named import make_plan
+    from fastbp.report.walk import walk
     from fastbp.run.decoder import Decoder
     from fastbp.schedule.schedule import training_schedule
     from fastbp.schedule.simulate import simulate
@@ -28,11 +29,13 @@ _HOMES = {
     "Decoder": ("fastbp.run.decoder", "Decoder"),
     "training_schedule": ("fastbp.schedule.schedule", "training_schedule"),
     "simulate": ("fastbp.schedule.simulate", "simulate"),
+    "walk": ("fastbp.report.walk", "walk"),
     "Trainer": ("fastbp.train.trainer", "Trainer"),
 }
 
 __all__ = [
     "Decoder", "DecoderConfig", "Trainer", "decoder_graph", "make_plan", "policies", "simulate", "training_schedule",
+    "walk",
 ]  # fmt: skip
 
 

@@ -25,6 +25,7 @@ COMMANDS = {
     "plan": "show what a policy keeps, recomputes and needs, without running it",
     "compare": "run policies side by side: memory saved against extra compute",
     "fit": "find the largest batch or context that fits into memory, and its plan",
+    "walk": "follow the gradient back through a window of text, stop by stop",
     "check": "check gradients against autograd and finite differences",
     "bench": "measure the kernels against this machine's limits, and against peers",
     "warmup": "compile the kernels ahead of time",
