@@ -6,14 +6,19 @@ import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from fastbp.base.errors import NonFinite, Stopped
 from fastbp.data import Tokenizer
-from fastbp.train.metrics import Metrics
+from fastbp.train.metrics import Metrics, Mirror
 from fastbp.train.snapshot import Snapshot, list_snapshots, rotate, save_snapshot
 from fastbp.train.trainer import Trainer, UpdateRecord
+from fastbp.train.update_ratio import UpdateRatio
+
+RATIO_EVERY = 20
+"""Updates between two measurements of the update-to-weight ratio at least: one takes a twentieth of an update."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,10 @@ class Cadence:
     save_every: int
     keep_last: int
     log_every: int
+
+    def tells_ratio(self, update: int) -> bool:
+        """Whether the log line after so many updates has the ratio: the first, and those RATIO_EVERY updates on."""
+        return (update // self.log_every - 1) % -(-RATIO_EVERY // self.log_every) == 0
 
 
 @dataclass
@@ -41,7 +50,9 @@ class Outcome:
 
 @dataclass
 class TrainingLoop:
-    """One run of a trainer in a folder. `report` hears every update, `announce` what a person may read meanwhile."""
+    """One run of a trainer in a folder. `report` hears every update, `announce` what a person may read meanwhile,
+    `mirror` every line of the record.
+    """
 
     trainer: Trainer
     tokenizer: Tokenizer
@@ -51,6 +62,7 @@ class TrainingLoop:
     poll: Callable[[], None]
     report: Callable[[UpdateRecord, float], None]
     announce: Callable[[str], None]
+    mirror: Mirror | None = None
     outcome: Outcome = field(default_factory=Outcome)
 
     def run(self) -> Outcome:
@@ -71,7 +83,7 @@ class TrainingLoop:
     def _train(self) -> None:
         """What is due after an update is done before the next one: a resumed run then finds it due too."""
         trainer, cadence = self.trainer, self.cadence
-        metrics, start = Metrics(self.folder, trainer.update_count), trainer.update_count
+        metrics, start = Metrics(self.folder, trainer.update_count, self.mirror), trainer.update_count
         while True:
             done = trainer.update_count
             if done % cadence.eval_every == 0 or done >= cadence.updates:
@@ -93,12 +105,18 @@ class TrainingLoop:
         if self.outcome.peak_bytes is None:
             self.outcome.peak_bytes = decoder.peak_bytes_measured()
         self.outcome.seconds.append(seconds)
-        if self.trainer.update_count % self.cadence.log_every == 0:
+        done = self.trainer.update_count
+        if done % self.cadence.log_every == 0:
+            ratio = {"update_ratio": self._update_ratio.measure()} if self.cadence.tells_ratio(done) else {}
             metrics.add(
-                update=self.trainer.update_count, loss=record.loss, learning_rate=record.learning_rate,
-                norm=record.norm, seconds=seconds,
+                update=done, loss=record.loss, learning_rate=record.learning_rate, norm=record.norm, seconds=seconds,
+                tokens=self.trainer.tokens_per_update, **ratio,
             )  # fmt: skip
         self.report(record, seconds)
+
+    @cached_property
+    def _update_ratio(self) -> UpdateRatio:
+        return UpdateRatio(self.trainer.decoder.parameters, self.trainer.optimiser)
 
     def _evaluate(self, metrics: Metrics) -> None:
         done = self.trainer.update_count

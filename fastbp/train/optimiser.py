@@ -48,11 +48,12 @@ class AdamW:
         self.settings = settings
         shapes = decoder.parameters.shapes
         self.first_moments, self.second_moments = Flat(shapes, decoder.dtype), Flat(shapes, decoder.dtype)
-        self._hyper = np.zeros(8)
+        self.hyper = np.zeros(8)
+        """The scalars of the last step, as ops/adamw.py has them."""
         dims = ADAMW.extended({"Z": shapes.size, "K": shapes.decayed})
         self._partials, self._norm = np.zeros(dims.Q), np.zeros(1)
         flats = (decoder.parameters.flat, decoder.gradients.flat, self.first_moments.flat, self.second_moments.flat)
-        call = Call(ADAMW, "forward", dims, {}, (self._hyper, *flats, self._partials, self._norm))
+        call = Call(ADAMW, "forward", dims, {}, (self.hyper, *flats, self._partials, self._norm))
         outputs = (("gradient norm", self._norm),)
         instructions = call_instructions(0, "adamw", call, outputs, decoder.backend, decoder.dtype, progress)
         self.program = decoder.in_parts(Program(tuple(instructions)))
@@ -60,7 +61,7 @@ class AdamW:
     def prepare(self, update: int, learning_rate: float) -> None:
         """Sets the scalars of update number `update`, counted from 0."""
         s = self.settings
-        self._hyper[:] = (
+        self.hyper[:] = (
             learning_rate, s.beta1, s.beta2, s.eps, s.weight_decay,
             1 - s.beta1 ** (update + 1), 1 - s.beta2 ** (update + 1), s.clip,
         )  # fmt: skip

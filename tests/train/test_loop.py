@@ -122,6 +122,16 @@ def test_how_often_things_happen_changes_no_bit(make_loop: MakeLoop, tmp_path: P
     assert (first.train_loss, first.valid_loss) == (second.train_loss, second.valid_loss)
 
 
+@pytest.mark.parametrize(
+    ("log_every", "updates"),
+    [(1, [1, 21, 41]), (3, [3, 24, 45]), (10, [10, 30, 50]), (20, [20, 40, 60]), (25, [25, 50])],
+)
+def test_the_ratio_is_measured_seldom_however_often_is_logged(log_every: int, updates: list[int]) -> None:
+    cadence = replace(CADENCE, log_every=log_every)
+    logged = range(log_every, 61, log_every)
+    assert [update for update in logged if cadence.tells_ratio(update)] == updates
+
+
 def test_what_is_kept_and_what_is_logged(make_loop: MakeLoop, tmp_path: Path) -> None:
     make_loop(cadence=Cadence(updates=10, eval_every=4, save_every=2, keep_last=2, log_every=3)).run()
     folder = tmp_path / "run"
@@ -130,6 +140,8 @@ def test_what_is_kept_and_what_is_logged(make_loop: MakeLoop, tmp_path: Path) ->
     assert [line["update"] for line in lines if "loss" in line] == [3, 6, 9]
     assert [line["update"] for line in lines if "valid_loss" in line] == [0, 4, 8, 10]
     assert all(line["seconds"] > 0 and line["norm"] > 0 for line in lines if "loss" in line)
+    assert all(line["tokens"] == 16 for line in lines if "loss" in line)
+    assert [line["update"] for line in lines if "update_ratio" in line] == [3]
     assert load_snapshot(folder).metrics["valid_loss"] == lines[-1]["valid_loss"]
 
 
@@ -253,5 +265,6 @@ def test_the_record_is_json_a_line(make_loop: MakeLoop, tmp_path: Path) -> None:
     for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines():
         assert set(json.loads(line)) in (
             {"update", "train_loss", "valid_loss"},
-            {"update", "loss", "learning_rate", "norm", "seconds"},
+            {"update", "loss", "learning_rate", "norm", "seconds", "tokens"},
+            {"update", "loss", "learning_rate", "norm", "seconds", "tokens", "update_ratio"},
         )

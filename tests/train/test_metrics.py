@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fastbp.train.metrics import NAME, Metrics, read_metrics
+from fastbp.train.metrics import NAME, Metrics, read_metrics, tokens_per_second
 
 
 def written(folder: Path, updates: int) -> Metrics:
@@ -82,3 +82,18 @@ def test_a_number_that_json_does_not_know_is_refused(tmp_path: Path) -> None:
 
 def test_there_is_no_record_where_there_is_no_run(tmp_path: Path) -> None:
     assert read_metrics(tmp_path / "nowhere") == []
+
+
+def test_a_mirror_hears_every_line_once(tmp_path: Path) -> None:
+    written(tmp_path, 5)
+    heard: list[dict[str, object]] = []
+    metrics = Metrics(tmp_path, 3, heard.append)
+    assert [line["update"] for line in heard] == [0, 1, 2, 3]
+    metrics.add(update=4, loss=9.0)
+    assert heard == read_metrics(tmp_path)
+
+
+def test_the_speed_of_a_line() -> None:
+    assert tokens_per_second({"update": 1, "loss": 1.0, "tokens": 768, "seconds": 0.02}) == 38400
+    assert tokens_per_second({"update": 1, "valid_loss": 1.0}) is None
+    assert tokens_per_second({"update": 1, "loss": 1.0, "seconds": 0.02}) is None  # as older versions wrote it
