@@ -43,7 +43,10 @@ def users_of(library: str) -> list[Path]:
     return [path for path, tree in trees.items() if library in {name.split(".")[0] for name in imported(tree)}]
 
 
-@pytest.mark.parametrize(("library", "home"), [("torch", "check/torch_twin.py"), ("mpi4py", "parallel/*.py")])
+@pytest.mark.parametrize(
+    ("library", "home"),
+    [("torch", "check/torch_twin.py"), ("mpi4py", "parallel/*.py"), ("tensorboard", "train/events.py")],
+)
 def test_heavy_libraries_live_in_one_file_each(library: str, home: str) -> None:
     users = users_of(library)
     assert len(users) <= 1

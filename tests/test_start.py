@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SLOW = {"matplotlib", "scipy.special", "torch", "IPython", "pandas"}
+SLOW = {"matplotlib", "scipy.special", "torch", "IPython", "pandas", "tensorboard"}
 
 TRAINING = """
 import numpy as np, fastbp

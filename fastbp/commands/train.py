@@ -7,13 +7,13 @@ import argparse
 import math
 import os
 import re
-from contextlib import suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from fastbp.base.errors import CheckFailed, DoesNotFit, InputError, Stopped
+from fastbp.base.errors import CheckFailed, DoesNotFit, InputError, NonFinite, Stopped
 from fastbp.base.units import format_count
 from fastbp.check.audit import audit
 from fastbp.check.gradient_error import gradient_error
@@ -27,15 +27,15 @@ from fastbp.commands.options import (
     whole,
 )
 from fastbp.commands.resume import require_same_run, resumed_folder, resumed_snapshot
-from fastbp.commands.terminal import compiling, say, training_progress
+from fastbp.commands.terminal import compiling, say, training_progress, warn
 from fastbp.data import Corpus, Split, Tokenizer, embedded_corpus, load_corpus, make_tokenizer, split
 from fastbp.report.audit import audit_line
+from fastbp.report.picture import draw, redrawing
 from fastbp.report.training import training_json, training_lines
 from fastbp.run.decoder import Decoder
 from fastbp.train.interruption import Interruption, interruptible
-from fastbp.train.learning_rate import SCHEDULES, LearningRate
+from fastbp.train.learning_rate import SCHEDULES, LearningRate, usual_minimum, usual_warmup
 from fastbp.train.loop import Cadence, Outcome, TrainingLoop
-from fastbp.train.metrics import read_metrics
 from fastbp.train.optimiser import AdamWSettings
 from fastbp.train.sample import sample_text
 from fastbp.train.snapshot import Snapshot, list_snapshots
@@ -62,8 +62,11 @@ DEFAULTS: dict[str, tuple[Any, Any, str]] = {
 }
 """Option: type, default, help. On --resume the snapshot's settings take the place of the defaults."""
 
-SHARED_DEFAULTS = {"preset": "small", "dtype": "float32", "backend": "auto", "policy": "save_all", "lossy": False}
-"""The same for options that other commands have too."""
+SHARED_DEFAULTS = {
+    "preset": "small", "dtype": "float32", "backend": "auto", "policy": "save_all", "lossy": False,
+    "tensorboard": False,
+}  # fmt: skip
+"""The same for options that other commands have too, and for switches."""
 
 SAMPLE_TOKENS = 300
 
@@ -89,6 +92,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--audit", action="store_true",
         help="before the first update, compare every recomputed tensor's bits with forward's (default: off)",
     )  # fmt: skip
+    training.add_argument(
+        "--tensorboard", action=argparse.BooleanOptionalAction,
+        help="write the record as events for TensorBoard too, into the run's folder (default: off)",
+    )  # fmt: skip
     training.add_argument("--out", metavar="DIR", help="folder of the run (default: the next free runs/N)")
     training.add_argument("--resume", metavar="DIR", help="go on with the run in this folder, with its settings")
     add_model_options(parser)
@@ -101,15 +108,26 @@ def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
     with interruptible() as interruption:
         prepared = _prepare(options, interruption)
         audited = _audit(prepared.trainer) if options.audit else None
-        outcome = _train(prepared, interruption)
+        try:
+            outcome = _train(prepared, interruption)
+        except (NonFinite, Stopped):
+            _draw(prepared.folder)
+            raise
     result = training_json(prepared.trainer, outcome) | {"gradient_error": _gradient_error(prepared)}
     if audited:
         result["audit"] = audited
-    picture = prepared.folder / "loss.png"
-    # matplotlib takes half a second to import, and only a run that came to its end wants it.
-    import_module("fastbp.report.plot").loss_curve(read_metrics(prepared.folder), picture)
+    picture = _draw(prepared.folder)
     shared = prepared.trainer.data.shared
     return result, [*training_lines(result, picture, shared), "", _sample(prepared)], 0
+
+
+def _draw(folder: Path) -> Path | None:
+    """The run's picture; None where it cannot be written, which is no reason to lose the rest."""
+    try:
+        return draw(folder)
+    except OSError as error:
+        warn(f"the picture was not drawn: {error}")
+        return None
 
 
 def _prepare(options: argparse.Namespace, interruption: Interruption) -> Run:
@@ -122,6 +140,8 @@ def _prepare(options: argparse.Namespace, interruption: Interruption) -> Run:
         settings["beta1"], settings["beta2"], weight_decay=settings["weight_decay"], clip=settings["clip"]
     )
     folder = _folder(options)
+    if settings["tensorboard"]:
+        _events()
     corpus = load_corpus(settings["text"]) if settings["text"] else embedded_corpus()
     settings["corpus_sha256"] = corpus.sha256
     if resumed:
@@ -164,9 +184,9 @@ def _settings(options: argparse.Namespace, resumed: Snapshot | None) -> dict[str
         asked = asked_policy(options) if name == "policy" else getattr(options, name)
         settings[name] = asked if asked is not None else before.get(name, default)
     if settings["min_lr"] is None:
-        settings["min_lr"] = settings["lr"] / 10
+        settings["min_lr"] = usual_minimum(settings["lr"])
     if settings["warmup"] is None:
-        settings["warmup"] = min(100, settings["steps"] // 10)
+        settings["warmup"] = usual_warmup(settings["steps"])
     if resumed is None:
         options.preset = settings["preset"]
     asked_batch = options.batch is not None or "batch" not in before
@@ -214,12 +234,31 @@ def _train(run: Run, interruption: Interruption) -> Outcome:
         run.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"--out {run.folder} cannot be made: {error.strerror}") from error
-    with training_progress(trainer.update_count, cadence.updates, trainer.tokens_per_update) as bar:
+    with (
+        training_progress(trainer.update_count, cadence.updates, trainer.tokens_per_update) as bar,
+        redrawing(run.folder) as redraw,
+        closing(_events().Events(run.folder)) if settings["tensorboard"] else nullcontext() as events,
+    ):
 
         def report(record: UpdateRecord, seconds: float) -> None:
             bar(trainer.update_count, record.loss, seconds)
+            redraw()
 
-        return TrainingLoop(trainer, run.tokenizer, settings, cadence, run.folder, interruption.poll, report, say).run()
+        return TrainingLoop(
+            trainer, run.tokenizer, settings, cadence, run.folder, interruption.poll, report, say,
+            mirror=events.add if events else None,
+        ).run()  # fmt: skip
+
+
+def _events() -> Any:
+    """The module that writes TensorBoard's files: imported where that is asked for, since it is an extra and slow."""
+    try:
+        return import_module("fastbp.train.events")
+    except ImportError as error:
+        raise InputError(
+            "--tensorboard needs a package that is not installed: pip install tensorboard, or go on with"
+            f" --no-tensorboard ({error})"
+        ) from error
 
 
 def _audit(trainer: Trainer) -> dict[str, Any]:

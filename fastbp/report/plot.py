@@ -19,8 +19,15 @@ from matplotlib.transforms import Bbox
 
 from fastbp.policy.frontier import Point, frontier, knee
 from fastbp.report.comparison import PLANNER
+from fastbp.report.curves import Panel
 
-INK, TRAIN, VALID = "#222222", "#4477aa", "#cc5533"
+INK = "#222222"
+STYLES: dict[str, dict[str, Any]] = {
+    "faint": {"alpha": 0.35, "linewidth": 0.8},
+    "plain": {"linewidth": 1.4},
+    "marked": {"linewidth": 1.6, "marker": "o", "markersize": 3},
+}
+"""How a curve of a panel is drawn."""
 LIBRARIES = {"fastbp": ("#4477aa", "o"), "torch": ("#cc5533", "s"), "jax": ("#228833", "^")}
 """Colour and marker of each in a comparison."""
 NAMED, PLANNED = "#cc5533", "#4477aa"
@@ -28,37 +35,38 @@ NAMED, PLANNED = "#cc5533", "#4477aa"
 MIB = 1 << 20
 
 
-def loss_curve(metrics: Sequence[dict[str, Any]], path: Path) -> None:
-    """Training and validation loss over the updates, from a run's record."""
-    figure = Figure(figsize=(7, 4.2), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.12))
+def training_curves(panels: Sequence[Panel], title: str, path: Path) -> None:
+    """Five panels over the updates, the first twice as wide as the others. They have fixed places: to find some takes
+    as long as all the rest, and this picture is drawn while others wait for the processor.
+    """
+    figure = Figure(figsize=(13, 6.5))
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    updates = [line for line in metrics if "loss" in line]
-    evaluations = [line for line in metrics if "valid_loss" in line]
-    axes.plot(
-        [line["update"] for line in updates], [line["loss"] for line in updates],
-        color=TRAIN, alpha=0.3, linewidth=0.8, label="one batch",
-    )  # fmt: skip
-    for key, colour, label in (("train_loss", TRAIN, "training"), ("valid_loss", VALID, "validation")):
-        axes.plot(
-            [line["update"] for line in evaluations], [line[key] for line in evaluations],
-            color=colour, marker="o", markersize=3, linewidth=1.6, label=label,
-        )  # fmt: skip
-    axes.set_xlabel("update")
-    axes.set_ylabel("cross-entropy (nats a token)")
-    axes.set_title(_title(evaluations), color=INK, fontsize=11)
+    figure.subplots_adjust(left=0.05, right=0.98, bottom=0.1, top=0.88, wspace=0.18, hspace=0.3)
+    axes_of = figure.subplot_mosaic("AAB;CDE")
+    for panel, axes in zip(panels, axes_of.values(), strict=True):
+        _draw(axes, panel)
+    figure.supxlabel("update", color=INK, fontsize=10)
+    figure.suptitle(title, color=INK, fontsize=12)
+    figure.savefig(path, dpi=100, format="png")
+
+
+def _draw(axes: Axes, panel: Panel) -> None:
+    for curve in panel.curves:
+        points = [(x, y) for x, y in curve.points if y > 0] if panel.logarithmic else curve.points
+        axes.plot(*_columns(points), color=curve.colour, label=curve.label, **STYLES[curve.how])
+    if panel.logarithmic:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    many = len(panel.curves) > 3
+    axes.margins(y=0.2 if many else 0.05)  # room for the names
+    axes.set_title(panel.title, color=INK, fontsize=10)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.legend(frameon=False)
-    figure.savefig(path, dpi=120)
-
-
-def _title(evaluations: Sequence[dict[str, Any]]) -> str:
-    if not evaluations:
-        return "Loss"
-    last = evaluations[-1]
-    return f"Validation loss {last['valid_loss']:.3f} after {last['update']} updates"
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    if any(curve.label for curve in panel.curves):
+        axes.legend(frameon=False, fontsize=8, ncols=2 if many else 1)
 
 
 def memory_against_time(rows: Sequence[Mapping[str, Any]], title: str, path: Path) -> None:

@@ -39,7 +39,7 @@ def training_json(trainer: Trainer, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def training_lines(result: dict[str, Any], picture: Path, shared: bool) -> list[str]:
+def training_lines(result: dict[str, Any], picture: Path | None, shared: bool) -> list[str]:
     """The result in at most 80 columns. `shared`: the text was too short for a validation part of its own."""
     caveat = " (on the training text: it is too short to spare a part)" if shared else ""
     lines = [
@@ -68,6 +68,6 @@ def training_lines(result: dict[str, Any], picture: Path, shared: bool) -> list[
         f" {format_bytes(result['rss_peak_bytes'])} resident at most",
         *([f"audit            {audit_line(result['audit'])}"] if "audit" in result else []),
         f"snapshot         {result['snapshot']}",
-        f"loss curve       {picture}",
+        *([f"curves           {picture}"] if picture else []),
     ]
     return [part for line in lines for part in wrapped(line, INDENT)]

@@ -20,6 +20,16 @@ from fastbp.base.errors import InputError, nearest
 SCHEDULES = ("cosine", "linear", "constant", "wsd")
 
 
+def usual_minimum(peak: float) -> float:
+    """The rate at the end of a run where none is asked for."""
+    return peak / 10
+
+
+def usual_warmup(updates: int) -> int:
+    """Updates of warm-up where none are asked for."""
+    return min(100, updates // 10)
+
+
 @dataclass(frozen=True)
 class LearningRate:
     """The schedule of one run of `updates` updates; `at(update)` is the rate of update 0, 1, …
@@ -77,3 +87,8 @@ class LearningRate:
             return 1.0
         done = (update - at_peak) / (last - at_peak)
         return (1 + math.cos(math.pi * done)) / 2 if self.schedule == "cosine" else 1 - done
+
+
+def usual_rate(peak: float, updates: int) -> LearningRate:
+    """Warm-up and cosine, as `fastbp train` has them."""
+    return LearningRate("cosine", peak, usual_minimum(peak), usual_warmup(updates), updates)

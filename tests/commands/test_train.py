@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +19,8 @@ from fastbp.commands.train import DEFAULTS
 from fastbp.run.backend import choose_backend
 from fastbp.train.metrics import read_metrics
 from fastbp.train.snapshot import list_snapshots, load_snapshot, save_snapshot
+from fastbp.train.trainer import Trainer
+from fastbp.train.update_ratio import KINDS
 
 RunCommand = Callable[..., Any]
 RunOf = Callable[[int], Path]
@@ -48,8 +54,8 @@ def test_the_result_in_json(fastbp: RunCommand, tmp_path: Path, text: Path) -> N
     assert result["rss_peak_bytes"] > 1 << 26
     assert Path(result["snapshot"]) == out / "snapshot-00000004"
     assert load_snapshot(out).metrics == {"train_loss": result["train_loss"], "valid_loss": result["valid_loss"]}
-    assert sorted(path.name for path in out.iterdir()) == ["loss.png", "metrics.jsonl", "snapshot-00000004"]
-    assert (out / "loss.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    assert sorted(path.name for path in out.iterdir()) == ["curves.png", "metrics.jsonl", "snapshot-00000004"]
+    assert (out / "curves.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
 
 
 def test_a_lossy_run_tells_its_gradient_error_and_stays_lossy(fastbp: RunCommand, tmp_path: Path, text: Path) -> None:
@@ -73,7 +79,7 @@ def test_the_result_for_people(fastbp: RunCommand, tmp_path: Path, text: Path, m
     assert (ran.code, ran.err) == (0, "")
     report, _, sample = ran.out.partition("\n\n")
     assert max(map(len, report.splitlines())) <= 80
-    for part in ("updates          4", "validation loss", "tokens/s", "predicted", "measured", policy, "loss.png"):
+    for part in ("updates          4", "validation loss", "tokens/s", "predicted", "measured", policy, "curves.png"):
         assert part in report
     assert len(sample) == 4 * 8 + 1
     assert set(sample) <= set(text.read_text())
@@ -130,6 +136,102 @@ def test_ffn_follows_a_width_that_is_given_alone(fastbp: RunCommand, tmp_path: P
     assert fastbp("train", *TINY, "--width", 8, "--steps", 1, "--out", tmp_path / "run", "--json", text).json
     config = load_snapshot(tmp_path / "run").config
     assert (config.width, config.feed_forward) == (8, 32)
+
+
+def test_the_record_has_what_the_picture_shows(trained: Path) -> None:
+    lines = [line for line in read_metrics(trained) if "loss" in line]
+    assert [line["update"] for line in lines] == list(range(1, 13))
+    for line in lines:
+        assert set(line) - {"update_ratio"} == {"update", "loss", "learning_rate", "norm", "seconds", "tokens"}
+        assert line["tokens"] == 16
+    assert [line["update"] for line in lines if "update_ratio" in line] == [1]
+    assert set(lines[0]["update_ratio"]) == {"all", *KINDS}
+    assert all(0 < ratio < 1 for ratio in lines[0]["update_ratio"].values())
+
+
+def test_a_picture_that_cannot_be_drawn_costs_nothing_else(fastbp: RunCommand, tmp_path: Path, text: Path) -> None:
+    (tmp_path / "run" / "curves.png" / "mine").mkdir(parents=True)
+    ran = fastbp("train", *TINY, "--steps", 1, "--out", tmp_path / "run", text)
+    assert ran.code == 0
+    assert ran.err.startswith("fastbp: the picture was not drawn: ")
+    assert len(ran.err.splitlines()) == 1
+    assert "updates          1\n" in ran.out
+    assert "curves.png" not in ran.out
+
+
+def test_a_run_that_is_stopped_leaves_its_picture(
+    fastbp: RunCommand, tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update = Trainer.update
+
+    def interrupted(trainer: Trainer) -> object:
+        if trainer.update_count == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return update(trainer)
+
+    folder = tmp_path / "run"
+    monkeypatch.setattr(Trainer, "update", interrupted)
+    ran = fastbp("train", *TINY, "--steps", 12, "--log-every", 1, "--out", folder, text)
+    assert ran.code == 130
+    monkeypatch.undo()
+    stopped = (folder / "curves.png").read_bytes()
+    assert [line["update"] for line in read_metrics(folder) if "loss" in line] == [1, 2, 3, 4]
+    assert fastbp("train", "--resume", folder, "--json").json["updates"] == 12
+    assert (folder / "curves.png").read_bytes() != stopped
+    assert [line["update"] for line in read_metrics(folder) if "loss" in line] == list(range(1, 13))
+    assert not list(folder.glob(".*"))
+
+
+def test_the_picture_is_drawn_while_the_run_trains(
+    fastbp: RunCommand, tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, update = tmp_path / "run", Trainer.update
+    found: list[bool] = []
+
+    def waits(trainer: Trainer) -> object:
+        """The last update comes when there is a picture."""
+        while trainer.update_count == 9 and not (folder / "curves.png").exists():
+            time.sleep(0.01)
+        found.append((folder / "curves.png").exists())
+        return update(trainer)
+
+    monkeypatch.setattr(Trainer, "update", waits)
+    monkeypatch.setattr("fastbp.report.picture.FIRST_SECONDS", 0.0)
+    monkeypatch.setattr("fastbp.report.picture._give_way", lambda process: None)  # the machine may be busy
+    assert fastbp("train", *TINY, "--steps", 10, "--log-every", 1, "--out", folder, "--json", text).json
+    assert found[-1] is True
+    assert found[0] is False
+
+
+# --- TensorBoard ----------------------------------------------------------------------------------------------------
+
+
+def test_events_stand_beside_the_record(fastbp: RunCommand, tmp_path: Path, text: Path) -> None:
+    loader = pytest.importorskip("tensorboard.backend.event_processing.event_file_loader")
+    folder = tmp_path / "run"
+
+    def updates() -> list[int]:
+        (path,) = folder.glob("events.out.tfevents.*")
+        return [event.step for event in loader.LegacyEventFileLoader(str(path)).Load()][1:]
+
+    options = ("--log-every", 1, "--schedule", "constant", "--warmup", 1, "--eval-every", 100, "--save-every", 2)
+    assert fastbp("train", *TINY, *options, "--steps", 5, "--tensorboard", "--out", folder, "--json", text).json
+    assert updates() == [line["update"] for line in read_metrics(folder)] == [0, 1, 2, 3, 4, 5, 5]
+    # It goes on with events without being asked, from an earlier snapshot too, until it is told to stop.
+    assert fastbp("train", "--resume", folder / "snapshot-00000004", "--steps", 6, "--json").json
+    assert updates() == [line["update"] for line in read_metrics(folder)] == [0, 1, 2, 3, 4, 5, 6, 6]
+    assert fastbp("train", "--resume", folder, "--steps", 7, "--no-tensorboard", "--json").json
+    assert updates()[-1] == 6
+
+
+def test_without_tensorboard_the_way_to_it_is_said(
+    fastbp: RunCommand, tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "fastbp.train.events", None)
+    fastbp("train", *TINY, "--tensorboard", "--out", tmp_path / "run", text).refused(
+        "--tensorboard needs a package that is not installed: pip install tensorboard, or go on with --no-tensorboard"
+    )
+    assert not (tmp_path / "run").exists()
 
 
 # --- resuming -------------------------------------------------------------------------------------------------------

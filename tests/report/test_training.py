@@ -17,15 +17,19 @@ RESULT: dict[str, Any] = {
 
 
 def test_the_lines() -> None:
-    lines = training_lines(RESULT, Path("runs/1/loss.png"), shared=False)
+    lines = training_lines(RESULT, Path("runs/1/curves.png"), shared=False)
     assert max(map(len, lines)) <= 80
     text = "\n".join(lines)
     for part in (
         "training loss    1.2346", "validation loss  1.5000\n", "123,457 tokens/s, 6.22 ms an update, 500 GFLOP/s",
         "29.1 MiB: 30477312 bytes of activations predicted, 30477312", "2 of ", "200.0 MiB resident",
-        "loss curve       runs/1/loss.png",
+        "curves           runs/1/curves.png",
     ):  # fmt: skip
         assert part in text
+
+
+def test_a_picture_that_was_not_drawn_is_not_named() -> None:
+    assert "curves" not in "\n".join(training_lines(RESULT, None, shared=False))
 
 
 def test_a_shared_text_is_said_to_be() -> None:
