@@ -10,14 +10,11 @@ from pathlib import Path
 from fastbp.base.errors import InputError, nearest
 from fastbp.base.late import Late
 from fastbp.base.units import parse_bytes
-from fastbp.graph.config import POSITIONS, PRESETS, DecoderConfig
+from fastbp.graph.config import BATCH, POSITIONS, PRESETS, DecoderConfig
 from fastbp.graph.decoder import ITEMSIZE
 from fastbp.policy.cost import COSTS, Cost
 from fastbp.policy.named import BUDGETED, policy_names
 from fastbp.run.backend import BACKENDS
-
-BATCH = {"seed": 1, "small": 12, "medium": 8, "gpt2": 1}
-"""Sequences in a batch where none are asked for."""
 
 seconds_of_calls = Late("fastbp.run.seconds", "seconds_of_calls")  # imports Numba
 

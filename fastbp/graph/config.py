@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from fastbp.base.errors import InputError, nearest
+from fastbp.base.shown import Fact, Shown
+from fastbp.base.units import format_count
 
 POSITIONS = ("learned", "sinusoidal")
 GELUS = ("tanh", "erf")
@@ -16,7 +18,7 @@ ADDED_LATER = {"dropout": 0.0}
 
 
 @dataclass(frozen=True)
-class DecoderConfig:
+class DecoderConfig(Shown):
     """A GPT-2 style decoder: pre-norm blocks, a head tied to the token table, weights stored (in, out)."""
 
     blocks: int
@@ -67,6 +69,27 @@ class DecoderConfig:
     def head_width(self) -> int:
         return self.width // self.heads
 
+    @property
+    def parameter_count(self) -> int:
+        """Trained numbers. The head has none of its own: its weights are the token table."""
+        C, F = self.width, self.feed_forward
+        tables = (self.vocab + (self.context if self.positions == "learned" else 0)) * C
+        attention = 4 * C * C + (4 * C if self.attention_bias else 0)
+        feed_forward = 2 * C * F + (C + F if self.feed_forward_bias else 0)
+        return tables + self.blocks * (attention + feed_forward + 4 * C) + 2 * C
+
+    def facts(self) -> list[Fact]:
+        biases = {"attention": self.attention_bias, "feed-forward": self.feed_forward_bias}
+        without = "".join(f", {name} without biases" for name, there in biases.items() if not there)
+        return [
+            ("decoder", f"{self.blocks} blocks of width {self.width}, {self.heads} heads of {self.head_width},"
+             f" feed-forward {self.feed_forward}"),
+            ("parameters", format_count(self.parameter_count)),
+            ("text", f"{self.context} tokens of context, {self.positions} positions, a vocabulary of {self.vocab}"),
+            ("details", f"{self.attention} attention, GELU {self.gelu}, LayerNorm eps {self.eps:g},"
+             f" dropout {self.dropout:g}{without}"),
+        ]  # fmt: skip
+
     @staticmethod
     def preset(name: str, vocab: int | None = None, **overrides: Any) -> DecoderConfig:
         """A named preset; `vocab` is needed where the preset takes it from the data. Overrides that are None are
@@ -116,3 +139,6 @@ PRESETS: dict[str, DecoderConfig] = {
     "medium": DecoderConfig(6, 384, 6, 1536, 256, 256),
     "gpt2": DecoderConfig(12, 768, 12, 3072, 1024, 50257),
 }  # fmt: skip
+
+BATCH = {"seed": 1, "small": 12, "medium": 8, "gpt2": 1}
+"""Sequences in a batch of a preset where none are asked for."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fastbp.base.errors import DoesNotFit
+from fastbp.base.shown import Fact, Shown
 from fastbp.base.units import format_bytes
 from fastbp.graph.graph import Graph
 from fastbp.memory._place import place
@@ -29,7 +30,7 @@ LARGEST_BYTES = 1 << 50
 
 
 @dataclass(frozen=True)
-class Layout:
+class Layout(Shown):
     """Offsets in bytes, one a buffer of the simulation, and the size of the arena."""
 
     buffers: tuple[Buffer, ...]
@@ -41,6 +42,12 @@ class Layout:
     def fragmentation_bytes(self) -> int:
         """Bytes of the arena that no tick needs: its size above the most bytes live at once."""
         return self.size_bytes - self.live_peak_bytes
+
+    def facts(self) -> list[Fact]:
+        return [
+            ("arena", f"{format_bytes(self.size_bytes)} ({self.size_bytes} bytes) for {len(self.buffers)} buffers"),
+            ("of these", f"{self.fragmentation_bytes} bytes more than are live at any tick"),
+        ]  # fmt: skip
 
 
 def lay_out(simulation: Simulation) -> Layout:

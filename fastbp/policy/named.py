@@ -30,6 +30,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fastbp.base.errors import InputError, nearest
+from fastbp.base.shown import Fact, Shown
 from fastbp.base.units import parse_bytes
 from fastbp.graph.graph import Graph
 from fastbp.policy.budget_rules import greedy_plan, knapsack_plan
@@ -143,7 +144,18 @@ class Policy:
     reversal: Callable[[Graph, tuple[str, ...]], Reversal] | None = None
 
 
-POLICIES: dict[str, Policy] = {
+class Policies(Shown, dict[str, Policy]):
+    """Policies by name, shown as they are written and what each does."""
+
+    def written(self) -> tuple[str, ...]:
+        """Every policy as it is written: "every(k)"."""
+        return tuple(f"{name}({policy.arguments})" if policy.arguments else name for name, policy in self.items())
+
+    def facts(self) -> list[Fact]:
+        return list(zip(self.written(), (policy.help for policy in self.values()), strict=True))
+
+
+POLICIES = Policies({
     "save_all": Policy(_save_all, "", "keep everything that backward reads"),
     "full": Policy(_full, "", "keep the blocks' inputs, recompute every block but the last"),
     "full_last": Policy(_full, "", "keep the blocks' inputs, recompute every block"),
@@ -160,7 +172,7 @@ POLICIES: dict[str, Policy] = {
     "rotor": Policy(None, "SIZE", "keep or recompute whole blocks, the cheapest way in SIZE", rotor_plan),
     "greedy": Policy(None, "SIZE", "drop what is cheapest a byte until the peak fits into SIZE", greedy_plan),
     "knapsack": Policy(None, "SIZE", "keep the dearest tensors of SIZE in all", knapsack_plan),
-}
+})  # fmt: skip
 
 
 BUDGETED = tuple(name for name, policy in POLICIES.items() if policy.under_budget)
@@ -169,7 +181,7 @@ BUDGETED = tuple(name for name, policy in POLICIES.items() if policy.under_budge
 
 def policy_names() -> tuple[str, ...]:
     """Every policy as it is written: "every(k)"."""
-    return tuple(f"{name}({policy.arguments})" if policy.arguments else name for name, policy in POLICIES.items())
+    return POLICIES.written()
 
 
 def make_plan(graph: Graph, policy: str, cost: Cost = COSTS["roofline"], lossy: bool = False) -> Plan:

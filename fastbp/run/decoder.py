@@ -16,6 +16,8 @@ import numpy as np
 
 from fastbp.base.errors import InputError
 from fastbp.base.rng import stream
+from fastbp.base.shown import Fact, Shown
+from fastbp.base.units import format_bytes
 from fastbp.graph.config import DecoderConfig
 from fastbp.graph.decoder import ITEMSIZE, decoder_graph, parameter_shapes, sinusoidal_positions
 from fastbp.memory.arena import Arena
@@ -37,7 +39,7 @@ from fastbp.schedule.simulate import Simulation, simulate
 INIT_SPREAD = 0.02
 
 
-class Decoder:
+class Decoder(Shown):
     """Parameters, gradients and bound programs of one decoder at one batch size.
 
     `tokens`, `targets` (B, T) int32 and `row_weights` (B, T) are read by a run, `losses` (B, T) written. A row's weight
@@ -84,6 +86,19 @@ class Decoder:
         self.arena = Arena(max(self.layout.size_bytes, self._evaluation[2].size_bytes))
         self.gradients_program = self._bind(self.schedule, self.layout)
         self.runner = Runner(self.workers)
+
+    def facts(self) -> list[Fact]:
+        peak = self.peak_bytes_predicted
+        return [
+            *self.config.facts(),
+            ("batch", f"{self.batch} sequences, {self.tokens.size} tokens, {self.dtype}"),
+            ("plan", f"{self.plan.policy}: {format_bytes(peak)} of activations ({peak} bytes),"
+             f" {self.simulation.extra_flops_share:.1%} more FLOPs"),
+            ("runs on", f"{self.backend.name}, {self.workers} workers"),
+        ]  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"<Decoder: {self.config.blocks} blocks of width {self.config.width}, {self.plan.policy}>"
 
     def _needed_bytes(self, arena_bytes: int) -> int:
         """Parameters, gradients and the two moments of training, and the arena."""

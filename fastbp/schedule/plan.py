@@ -5,8 +5,10 @@ knows no addresses and no kernels.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from fastbp.base.errors import InputError
+from fastbp.base.shown import Fact, Shown
 from fastbp.graph.graph import Graph
 from fastbp.schedule.reversal import Reversal
 
@@ -28,7 +30,7 @@ class Slices:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Shown):
     """`keep` names the activations that stay; what else backward reads is recomputed when it is first needed, once.
 
     `head_rows` is the number of rows of the head that are worked on at a time; where "final.ln" is not kept, the final
@@ -59,6 +61,30 @@ class Plan:
     def keeping(self, more: frozenset[str]) -> Plan:
         """The same plan with more kept."""
         return replace(self, keep=self.keep | more)
+
+    def facts(self) -> list[Fact]:
+        """What each block keeps and how it is walked; blocks that are alike share a line."""
+        last = max((int(name.split(".")[1]) for name in self.keep if name.startswith("blocks.")), default=-1)
+        blocks = range(max(len(self.slices), last + 1))
+        alike = [list(found) for _, found in groupby(blocks, key=self._of_block)]
+        rest = sorted(name for name in self.keep if not name.startswith("blocks."))
+        return [
+            ("plan", self.policy),
+            *((f"block {found[0]}" if len(found) == 1 else f"blocks {found[0]}-{found[-1]}", self._of_block(found[0]))
+              for found in alike),
+            ("besides", f"keeps {', '.join(rest) or 'nothing'}; the head walked {self.head_rows} rows at a time"),
+        ]  # fmt: skip
+
+    def _of_block(self, block: int) -> str:
+        prefix, slices = f"blocks.{block}.", self.slices_of(block)
+        exact, packed = (
+            sorted(name.removeprefix(prefix) for name in names if name.startswith(prefix))
+            for names in (self.exact, self.packed)
+        )
+        walked = f"; walked {slices.sequences} sequences, {slices.rows} rows at a time" if slices else ""
+        kept = [", ".join(exact)] if exact else []
+        kept += [f"as bfloat16 {', '.join(packed)}"] if packed else []
+        return f"keeps {' and '.join(kept) or 'nothing'}{walked}"
 
     def slices_of(self, block: int | None) -> Slices | None:
         """How a block is sliced; None where it is walked whole."""

@@ -15,6 +15,8 @@ from functools import cached_property
 
 import numpy as np
 
+from fastbp.base.shown import Fact, Shown
+from fastbp.base.units import format_bytes, format_count
 from fastbp.graph.graph import Graph
 from fastbp.schedule.actions import Action, Backward, Forward, Free, Pack, Recompute, Reduce, Unpack, written
 from fastbp.schedule.effects import Effects, buffer_bytes, sliced_dims
@@ -59,7 +61,7 @@ class Buffer:
 
 
 @dataclass(frozen=True)
-class Simulation:
+class Simulation(Shown):
     """What a schedule needs. `live_bytes[t]` is the sum of all live buffers during action t."""
 
     schedule: Schedule
@@ -84,6 +86,18 @@ class Simulation:
     def kept_bytes(self) -> int:
         """Bytes that wait for backward when forward is over."""
         return sum(buffer.nbytes for buffer in self.buffers if buffer.category == "kept")
+
+    def facts(self) -> list[Fact]:
+        actions, peak = self.schedule.actions, self.peak_tick
+        totals = self.bytes_by_category(peak).items()
+        return [
+            ("schedule", f"{format_count(len(actions))} actions of the plan {self.schedule.plan.policy}"),
+            ("peak", f"{format_bytes(self.peak_bytes)} live ({self.peak_bytes} bytes), at tick {peak}:"
+             f" {written(actions[peak])}"),
+            ("of these", ", ".join(f"{name} {format_bytes(nbytes)}" for name, nbytes in totals if nbytes)),
+            ("kept", f"{format_bytes(self.kept_bytes)} from forward to backward"),
+            ("recomputed", f"{self.extra_flops_share:.1%} more FLOPs"),
+        ]  # fmt: skip
 
     def live_at(self, tick: int) -> tuple[Buffer, ...]:
         """The buffers that are live during an action, the largest first."""

@@ -14,11 +14,14 @@ from functools import cached_property
 import numpy as np
 
 from fastbp.base.errors import InputError, NonFinite
-from fastbp.data import Batches, EvaluationWindows, Split, require_ids_below
+from fastbp.base.shown import Fact, Shown
+from fastbp.base.units import format_count
+from fastbp.data import Batches, CharTokenizer, EvaluationWindows, Split, require_ids_below, split
+from fastbp.graph.config import BATCH, DecoderConfig
 from fastbp.run.decoder import Decoder
 from fastbp.run.instruction import Instruction
 from fastbp.run.program import Program
-from fastbp.train.learning_rate import LearningRate
+from fastbp.train.learning_rate import LearningRate, usual_rate
 from fastbp.train.optimiser import AdamW, AdamWSettings
 
 
@@ -32,7 +35,7 @@ class UpdateRecord:
     norm: float
 
 
-class Trainer:
+class Trainer(Shown):
     """Trains a decoder on a split text. `update_count` updates are done.
 
     An update takes `accumulate` batches; each token weighs the same in it. Raises InputError for a text with ids
@@ -69,6 +72,33 @@ class Trainer:
         self._seed = seed
         self._update_program = decoder.gradients_program.then(self.optimiser.program)
         self.update_count = 0
+
+    def facts(self) -> list[Fact]:
+        tokens = format_count(self.update_count * self.tokens_per_update)
+        return [
+            *self.decoder.facts(),
+            ("data", f"{format_count(self.data.train.size)} tokens to train on,"
+             f" {format_count(self.data.valid.size)} to validate on"),
+            ("done", f"{self.update_count} updates of {self.tokens_per_update} tokens: {tokens} tokens"),
+        ]  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"<Trainer: {self.update_count} updates done of {self.decoder!r}>"
+
+    @classmethod
+    def of_text(
+        cls, text: str, preset: str = "small", *, updates: int = 2000, learning_rate: float = 1e-3,
+        batch: int | None = None, policy: str = "save_all", seed: int = 0,
+    ) -> Trainer:  # fmt: skip
+        """A trainer of a preset's decoder on the characters of a text, before its first update. Weights, batches and
+        rates are those of `fastbp train`. Raises InputError for a text that is too short.
+        """
+        tokenizer = CharTokenizer.from_text(text)
+        config = DecoderConfig.preset(preset, vocab=tokenizer.vocab)
+        decoder = Decoder(config, BATCH[preset] if batch is None else batch, policy=policy)
+        decoder.initialise(seed)
+        data = split(tokenizer.encode(text), config.context)
+        return cls(decoder, data, usual_rate(learning_rate, updates), seed=seed)
 
     def restore(
         self,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from math import prod
 from typing import Any
 
 import pytest
 
 from fastbp.base.errors import InputError
 from fastbp.graph.config import PRESETS, DecoderConfig
+from fastbp.graph.decoder import parameter_shapes
 
 GOOD: dict[str, Any] = {"blocks": 2, "width": 12, "heads": 3, "feed_forward": 7, "context": 5, "vocab": 11}
 
@@ -109,3 +111,11 @@ def test_json_from_before_there_was_dropout_means_none() -> None:
 def test_a_configuration_cannot_be_changed() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         DecoderConfig(**GOOD).width = 24  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
+@pytest.mark.parametrize("biases", [(True, True), (True, False), (False, True)])
+def test_the_parameters_are_counted_as_they_are_made(positions: str, biases: tuple[bool, bool]) -> None:
+    fields = GOOD | {"positions": positions, "attention_bias": biases[0], "feed_forward_bias": biases[1]}
+    config = DecoderConfig(**fields)
+    assert config.parameter_count == sum(prod(shape) for shape in parameter_shapes(config).values())
