@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from fastbp.graph.decoder import decoder_graph
     from fastbp.policy.named import POLICIES as policies
     from fastbp.policy.named import make_plan
+    from fastbp.report.comparison_view import compare
+    from fastbp.report.frontier_view import frontier
+    from fastbp.report.plan_view import plan
     from fastbp.report.walk import walk
     from fastbp.run.decoder import Decoder
     from fastbp.schedule.schedule import training_schedule
@@ -28,14 +31,17 @@ _HOMES = {
     "make_plan": ("fastbp.policy.named", "make_plan"),
     "Decoder": ("fastbp.run.decoder", "Decoder"),
     "training_schedule": ("fastbp.schedule.schedule", "training_schedule"),
+    "plan": ("fastbp.report.plan_view", "plan"),
+    "frontier": ("fastbp.report.frontier_view", "frontier"),
+    "compare": ("fastbp.report.comparison_view", "compare"),
     "simulate": ("fastbp.schedule.simulate", "simulate"),
     "walk": ("fastbp.report.walk", "walk"),
     "Trainer": ("fastbp.train.trainer", "Trainer"),
 }
 
 __all__ = [
-    "Decoder", "DecoderConfig", "Trainer", "decoder_graph", "make_plan", "policies", "simulate", "training_schedule",
-    "walk",
+    "Decoder", "DecoderConfig", "Trainer", "compare", "decoder_graph", "frontier", "make_plan", "plan", "policies",
+    "simulate", "training_schedule", "walk",
 ]  # fmt: skip
 
 

@@ -30,7 +30,8 @@ from fastbp.memory.layout import layout_bytes
 from fastbp.policy.cost import COSTS, Cost
 from fastbp.policy.named import make_plan
 from fastbp.policy.optimal import Planner
-from fastbp.report.comparison import comparison_lines, knee_of
+from fastbp.report.comparison import comparison_lines
+from fastbp.report.comparison_view import comparison_json
 
 POLICIES = (
     REFERENCE, "selective(layernorm)", "selective(gelu, layernorm)", "selective(mlp)", "dots", "every(2)", "full",
@@ -82,12 +83,8 @@ def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
         cost = chosen_cost(options, "optimal()", model.config, model.batch, say=say)
         comparison = Comparison(model, options.repeat, options.audit, say, cost=cost)
         comparison.run(_policies(options, model, cost))
-    rows = comparison.rows()
-    result = {
-        "preset": options.preset, "batch": model.batch, "context": model.config.context, "dtype": model.dtype,
-        "backend": comparison.backend, "workers": comparison.workers, "rounds": options.repeat,
-        "reference": comparison.reference.policy, "rss_of": comparison.rss_of, "knee": knee_of(rows), "rows": rows,
-    }  # fmt: skip
+    result = comparison_json(comparison, options.preset)
+    rows = result["rows"]
     lines = comparison_lines(result)
     if picture:
         title = f"{options.preset}, batch {model.batch}, context {model.config.context}, {model.dtype}"

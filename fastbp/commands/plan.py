@@ -19,9 +19,7 @@ from fastbp.commands.options import (
     chosen_policy,
 )
 from fastbp.commands.terminal import measuring
-from fastbp.graph.decoder import ITEMSIZE, parameter_shapes
 from fastbp.graph.graph import Graph
-from fastbp.memory.flat import FlatShapes
 from fastbp.memory.layout import lay_out, require_plannable
 from fastbp.policy.bound import lower_bound
 from fastbp.policy.cost import Measured
@@ -30,14 +28,13 @@ from fastbp.policy.named import make_plan
 from fastbp.policy.optimal import Planner
 from fastbp.policy.saved import plan_json as plan_value
 from fastbp.policy.saved import save_plan
-from fastbp.policy.sweep import sweep
-from fastbp.report.explain import explanation_json, explanation_lines, frontier_json, frontier_lines, what_if_lines
-from fastbp.report.plan import certificate_lines, plan_json, plan_lines, planner_lines
+from fastbp.report.explain import explanation_json, explanation_lines, what_if_lines
+from fastbp.report.frontier_view import frontier_of
+from fastbp.report.plan import certificate_lines, planner_lines
+from fastbp.report.plan_view import simulated, view
 from fastbp.run.backend import choose_backend
 from fastbp.run.needed import graph_to_run
-from fastbp.schedule.plan import Plan
-from fastbp.schedule.schedule import training_schedule
-from fastbp.schedule.simulate import Simulation, simulate
+from fastbp.schedule.simulate import Simulation
 
 MIB = 1 << 20
 
@@ -78,24 +75,24 @@ def run(options: argparse.Namespace) -> Result:
     with measuring() as say:
         cost = chosen_cost(options, "optimal()" if options.frontier else policy, config, batch, options.lossy, say)
         if options.frontier:
-            return _frontier(graph, Planner(graph, cost, options.lossy))
+            frontier = frontier_of(Planner(graph, cost, options.lossy))
+            return frontier.to_json(), frontier.lines(), 0
         plan = make_plan(graph, policy, cost, options.lossy)
     if options.save:
         save_plan(Path(options.save), graph, plan)
-    simulation = _simulated(graph, plan)
+    shown = view(config, options.dtype, graph, plan)
+    simulation = shown.simulation
     if options.explain:
         found = [explain(simulation, name) for name in tensors_called(graph, options.explain)]
         return {"tensors": [explanation_json(each) for each in found]}, explanation_lines(simulation, found), 0
     if options.what_if:
         return _what_if(graph, simulation, options.what_if)
-    parameter_bytes = FlatShapes(parameter_shapes(config)).size * ITEMSIZE[options.dtype]
-    layout, whole = lay_out(simulation), lay_out(_simulated(graph, make_plan(graph, "save_all")))
-    lines = plan_lines(simulation, layout, whole, parameter_bytes, options.schedule)
+    lines = shown.lines(options.schedule)
     if policy.startswith("optimal("):
         lines[lines.index("") : lines.index("")] = _planner(Planner(graph, cost, options.lossy), plan.budget_bytes or 0)
-    result = plan_json(simulation, layout, parameter_bytes) | {"plan": plan_value(plan), "certificate": None}
+    result = shown.to_json() | {"plan": plan_value(plan), "certificate": None}
     if options.certify:
-        result["certificate"] = _certificate(simulation, plan.budget_bytes or layout.size_bytes)
+        result["certificate"] = _certificate(simulation, plan.budget_bytes or shown.peak_bytes)
         lines[lines.index("") : lines.index("")] = certificate_lines(result["certificate"])
     return result, lines, 0
 
@@ -117,10 +114,6 @@ def _certificate(simulation: Simulation, budget_bytes: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _simulated(graph: Graph, plan: Plan) -> Simulation:
-    return simulate(training_schedule(graph, plan))
-
-
 def _planner(planner: Planner, budget: int) -> list[str]:
     """What a budget's plan costs, and what the next MiB would buy."""
     here, more, free = planner.search(budget), planner.search(budget + MIB), planner.search(1 << 62)
@@ -129,13 +122,8 @@ def _planner(planner: Planner, budget: int) -> list[str]:
     return planner_lines(planner.smallest_bytes, here, more, free, whole, measured)
 
 
-def _frontier(graph: Graph, planner: Planner) -> Result:
-    points, measured = sweep(planner), isinstance(planner.cost, Measured)
-    return frontier_json(graph, points, measured), frontier_lines(graph, points, measured), 0
-
-
 def _what_if(graph: Graph, before: Simulation, words: str) -> Result:
-    after = _simulated(graph, changed(graph, before.schedule.plan, words))
+    after = simulated(graph, changed(graph, before.schedule.plan, words))
     layouts = [lay_out(simulation) for simulation in (before, after)]
     result = {
         name: {
