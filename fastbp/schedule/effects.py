@@ -198,3 +198,9 @@ def sliced_dims(node: Node, rows: Rows | None) -> Dims:
 @cache
 def _sliced(op_name: str, dims: Dims, start: int, stop: int) -> Dims:
     return OPS[op_name].cut(dims, start, stop)
+
+
+def forward_flops(node: Node, rows: Rows | None) -> int:
+    """FLOPs of a node's forward, or of a slice of it."""
+    dims = sliced_dims(node, rows)
+    return node.op.products(dims)[0] + node.op.pointwise(dims)[0]

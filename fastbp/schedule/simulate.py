@@ -19,7 +19,7 @@ from fastbp.base.shown import Fact, Shown
 from fastbp.base.units import format_bytes, format_count
 from fastbp.graph.graph import Graph
 from fastbp.schedule.actions import Action, Backward, Forward, Free, Pack, Recompute, Reduce, Unpack, written
-from fastbp.schedule.effects import Effects, buffer_bytes, sliced_dims
+from fastbp.schedule.effects import Effects, buffer_bytes, forward_flops
 from fastbp.schedule.local import PACKED, Rows, parted
 from fastbp.schedule.plan import Plan
 from fastbp.schedule.schedule import Schedule
@@ -240,8 +240,7 @@ def simulate(schedule: Schedule) -> Simulation:
         scratch = _run(machine, effects, action)
         live_bytes.append(sum(opened.nbytes for opened in machine.live.values()) + scratch)
         if isinstance(action, Recompute):
-            node = schedule.graph.by_name[action.node]
-            recomputed += sum(f(sliced_dims(node, action.rows))[0] for f in (node.op.products, node.op.pointwise))
+            recomputed += forward_flops(schedule.graph.by_name[action.node], action.rows)
     machine.finish()
     return Simulation(schedule, tuple(machine.closed), tuple(live_bytes), recomputed)
 
