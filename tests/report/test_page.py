@@ -26,14 +26,15 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
 
 GRAPH = decoder_graph(DecoderConfig(3, 16, 2, 64, 64, 512), 4, workers=2)
+NAMES = ("linear", "tiled_attention_dropout", "layernorm", "gelu", "linear_cross_entropy", "residual", "embedding")
 OPS = [
     {
-        "op": op, "direction": direction, "calls": 3 + len(op), "seconds": 0.37 / len(op) / len(direction),
-        "share": 1 / len(op) / 4, "product_flops": 2_359_296_000 if op == "linear" else 0, "moved_bytes": 12_582_912,
+        "op": op, "direction": direction, "calls": 1000 * len(op), "seconds": 0.37 / len(op) / len(direction),
+        "share": 1 / len(op) / 4, "product_flops": 817_359_296_000 if op == "linear" else 0, "moved_bytes": 12_582_912,
         "gflops": 171.25 if op == "linear" else None, "gb_per_s": 9.5, "share_of_limit": 0.81,
         "limit": "FMA peak" if op == "linear" else "memory bandwidth",
     }
-    for op in ("linear", "tiled_attention", "layernorm", "gelu", "linear_cross_entropy", "residual", "embedding")
+    for op in NAMES
     for direction in ("forward", "recompute", "backward")
 ]  # fmt: skip
 BLOCKS = [
@@ -221,7 +222,7 @@ def test_a_heading_sorts_by_click_and_by_key(shown: tuple[Page, dict[str, Any]])
     assert column(table, 1) == sorted((each["op"] for each in OPS), reverse=True)
     table.get_by_role("button", name="calls").focus()
     window.keyboard.press("Enter")
-    assert column(table, 3) == [str(each) for each in sorted((each["calls"] for each in OPS), reverse=True)]
+    assert column(table, 3) == [f"{each:,}" for each in sorted((each["calls"] for each in OPS), reverse=True)]
     assert len(column(table, 1)) == len(seconds)
     blocks = window.locator("#blocks .table")
     blocks.get_by_role("button", name="bytes kept").click()
@@ -233,6 +234,9 @@ def test_the_filter_leaves_the_tensors_with_a_name(shown: tuple[Page, dict[str, 
     window, value = shown
     table, memory = window.locator("#tensors .table"), value["timeline"]
     names = {name.partition("[")[0] for name in memory["held"]["tensor"]}
+    assert len(column(table, 1)) == 25
+    table.get_by_role("button", name="show all").click()
+    assert set(column(table, 1)) == names
     window.locator("#filter").fill("BLOCKS.1.")
     assert set(column(table, 1)) == {name for name in names if "blocks.1." in name}
     window.locator("#filter").fill("no such tensor")

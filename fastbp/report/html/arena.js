@@ -43,11 +43,10 @@ function bufferAt(tick, y, area) {
 }
 
 function markArena(drawing) {
-  const {context, top, height} = drawing, x = xOf(view.tick + 0.5, drawing);
+  const {context} = drawing;
   context.save();
   clip(drawing);
-  context.strokeStyle = colour("mark");
-  line(context, x, top, x, top + height);
+  crosshair(drawing);
   for (const buffer of view.chosen?.buffers ?? []) outline(drawing, buffer, 1.2);
   if (view.buffer !== null) outline(drawing, view.buffer, 2.2);
   context.restore();

@@ -1,6 +1,7 @@
 // Puts the page together and listens.
 
 const CHARTS = [["#stack", drawStack, markStack], ["#arena", drawArena, markArena]];
+const CLICK = 4; // pixels that the mouse may move in a click
 let due = null;
 
 function drawAll() {
@@ -34,7 +35,8 @@ function headline() {
   const spread = time ? `${seconds(time.min)} to ${seconds(time.max)}` : "";
   document.getElementById("headline").append(
     entry("policy", policy, limit === null ? "no budget" : `budget ${whole(limit)} bytes (${bytes(limit)})`),
-    entry("peak of activations", `${whole(peak.bytes)} bytes`, `${bytes(peak.bytes)}, at tick ${whole(peak.tick)} of ${whole(TICKS)}`),
+    entry("peak of activations", `${whole(peak.bytes)} bytes`, 
+      `${bytes(peak.bytes)}; at most ${whole(TOTAL[peak.tick])} are live, at tick ${whole(peak.tick)}`),
     time ? entry("an update", seconds(time.median), update.share_of_peak === null || update.share_of_peak === undefined
       ? spread : `${spread}; ${percent(update.share_of_peak)} of the FMA peak`) : "",
     rest.length ? entry("all memory at the peak", bytes(rest.reduce((sum, [, size]) => sum + size, 0)),
@@ -59,15 +61,18 @@ function point(tick, buffer) {
 
 function listenToMouse(name) {
   const over = document.querySelector(`${name} .over`);
-  let pressed = null;
+  let pressed = null, last = null;
   const place = (event) => {
     const box = over.getBoundingClientRect(), area = inner(over), y = event.clientY - box.top;
     const x = event.clientX - box.left, tick = tickAt(x, area);
     return {x, tick, buffer: name === "#arena" ? bufferAt(tick, y, area) : null};
   };
   over.addEventListener("pointermove", (event) => {
-    if (view.held && pressed === null) return;
-    const {tick, buffer} = place(event);
+    const where = `${event.clientX} ${event.clientY}`, still = where === last;
+    last = where;
+    if (still || (view.held && pressed === null)) return; // a page that grows under the mouse has not moved it
+    const {x, tick, buffer} = place(event);
+    view.dragged = pressed !== null && Math.abs(x - pressed.x) > CLICK ? pressed.tick : null;
     point(tick, buffer);
     redraw(false);
   });
@@ -77,15 +82,19 @@ function listenToMouse(name) {
   });
   over.addEventListener("pointerup", (event) => {
     const {x, tick, buffer} = place(event), start = pressed;
-    pressed = null;
+    pressed = view.dragged = null;
     if (start === null) return;
-    if (Math.abs(x - start.x) > 4) {
+    if (Math.abs(x - start.x) > CLICK) {
       show(Math.min(tick, start.tick), Math.max(tick, start.tick) + 1);
     } else {
       view.held = !view.held;
       point(tick, buffer);
     }
     redraw(true);
+  });
+  over.addEventListener("pointercancel", () => {
+    pressed = view.dragged = null;
+    redraw(false);
   });
   over.addEventListener("dblclick", () => press("0", false));
 }
@@ -100,8 +109,7 @@ function press(key, shift) {
   else if (key === "0" || key === "Escape") show(0, TICKS);
   else return false;
   if (key in moves || key === "p") follow();
-  view.held ||= key !== "0" && key !== "Escape";
-  if (key === "0" || key === "Escape") view.held = false;
+  if (key === "Escape") view.held = false;
   redraw(true);
   return true;
 }
@@ -128,6 +136,7 @@ function tensorTable() {
       view.chosen = view.chosen === row ? null : row;
       markAll();
       filter();
+      document.querySelector('.name[aria-pressed="true"]')?.focus({preventScroll: true});
       if (view.chosen) document.getElementById("charts").scrollIntoView({block: "nearest"});
     };
     return element("button", {type: "button", class: "name", "aria-pressed": String(view.chosen === row), onclick}, value);
@@ -147,7 +156,9 @@ function tensorTable() {
 
 function opTable() {
   const rate = (unit) => (value) => value === null || value === undefined ? "–" : `${digits(value)} ${unit}`;
-  const columns = columnsOf("ops", ["op", "op"], ["direction", "direction"], ["calls", "calls", whole],
+  const name = (value) => element("span", {}, ...value.split(/(?<=_)/).flatMap((part) => [part, element("wbr")]));
+  name.words = true;
+  const columns = columnsOf("ops", ["op", "op", name], ["direction", "direction"], ["calls", "calls", whole],
     ["time", "seconds", seconds], ["share of time", "share", percent],
     ["in products", "product_flops", (value) => large(value, "FLOP")], ["moved", "moved_bytes", (value) => large(value, "B")],
     ["GFLOP/s", "gflops", rate("")], ["GB/s", "gb_per_s", rate("")], ["of its limit", "share_of_limit", percent],
@@ -160,7 +171,7 @@ function blockTable() {
   const columns = columnsOf("blocks", ["block", "block"], ["forward", "forward_seconds", seconds],
     ["recomputed", "recompute_seconds", seconds], ["backward", "backward_seconds", seconds],
     ["bytes kept", "kept_bytes", size], ["bytes recomputed", "recomputed_bytes", size]);
-  table(document.querySelector("#blocks .table"), columns, PROFILE.blocks ?? [], 0);
+  table(document.querySelector("#blocks .table"), columns, PROFILE.blocks ?? [], null);
 }
 
 function start() {

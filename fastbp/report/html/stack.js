@@ -81,17 +81,15 @@ function peak(drawing) {
   context.beginPath();
   context.arc(x, y, 3.5, 0, 7);
   context.fill();
-  line(context, x, y, x, top + 10);
-  const right = x > left + width / 2;
-  context.textAlign = right ? "right" : "left";
-  context.textBaseline = "top";
+  line(context, x, y, x, top + 16);
   const text = `peak ${bytes(TOTAL[tick])} at tick ${whole(tick)}: ${TIMELINE.actions[tick]}`;
-  context.fillText(text, x + (right ? -6 : 6), top + 2);
+  const long = context.measureText(text).width, beside = x > left + width / 2 ? x - 6 - long : x + 6;
+  context.textAlign = "left";
+  context.textBaseline = "top";
+  context.fillText(text, Math.min(Math.max(beside, left + 4), left + width - 4 - long), top + 2);
 }
 
 function markStack(drawing) {
-  const {context, top, height} = drawing, x = xOf(view.tick + 0.5, drawing);
-  context.strokeStyle = context.fillStyle = colour("mark");
-  line(context, x, top, x, top + height);
+  const {context, top, height} = drawing, x = crosshair(drawing);
   context.fillRect(x - 2.5, top + height - heightOf(TOTAL[view.tick], drawing) - 2.5, 5, 5);
 }

@@ -1,10 +1,11 @@
 // Tables that sort by a click on a heading, or by Enter on it.
 
-const ROWS_AT_FIRST = 100;
+const ROWS_AT_FIRST = 25;
 
 /**
- * A table of `rows` within an element. A column has a heading, the value that it sorts by, how that is written, and
- * whether it is of words; the first click sorts words upwards and numbers downwards.
+ * A table of `rows` within an element, sorted by the number of a column, or null for the order that they come in. A
+ * column has a heading, the value that it sorts by, how that is written, and whether it is of words; the first click
+ * sorts words upwards and numbers downwards. Returns a function that shows other rows.
  */
 function table(where, columns, rows, sortedBy) {
   const state = {column: sortedBy, down: true, rows, all: false};
@@ -17,7 +18,7 @@ function table(where, columns, rows, sortedBy) {
 }
 
 function filled(state, columns, refill) {
-  const shown = sorted(state.rows, columns[state.column].value, state.down);
+  const shown = state.column === null ? state.rows : sorted(state.rows, columns[state.column].value, state.down);
   const few = state.all ? shown : shown.slice(0, ROWS_AT_FIRST);
   const body = few.map((row) => element("tr", {}, ...columns.map((column) => cell(column, row))));
   const made = element("table", {}, head(state, columns, refill), element("tbody", {}, ...body));

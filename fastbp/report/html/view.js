@@ -2,7 +2,7 @@
 
 const MARGIN = {left: 74, right: 12, top: 6, bottom: 24};
 const NEAREST = 8; // ticks that are shown at least
-const view = {from: 0, to: Math.max(TICKS, 1), tick: TIMELINE.peak_tick, buffer: null, held: false, chosen: null};
+const view = {from: 0, to: Math.max(TICKS, 1), tick: TIMELINE.peak_tick, buffer: null, held: false, chosen: null, dragged: null};
 
 /** A canvas at the screen's resolution; drawing is in CSS pixels. Returns its context and its inner rectangle. */
 function prepared(canvas) {
@@ -96,6 +96,20 @@ function axes(drawing, most, title) {
   }
   context.textAlign = "right";
   context.fillText(title, left + width, top + height + 7);
+}
+
+/** The line at the tick that is pointed to, and the ticks that the mouse is dragged across. Returns where it is. */
+function crosshair(drawing) {
+  const {context, top, height} = drawing, x = xOf(view.tick + 0.5, drawing);
+  context.strokeStyle = context.fillStyle = colour("mark");
+  if (view.dragged !== null) {
+    const [from, to] = [view.dragged, view.tick].sort((one, other) => one - other).map((tick) => xOf(tick, drawing));
+    context.globalAlpha = 0.2;
+    context.fillRect(from, top, to - from, height);
+    context.globalAlpha = 1;
+  }
+  line(context, x, top, x, top + height);
+  return x;
 }
 
 function line(context, x, y, toX, toY) {
