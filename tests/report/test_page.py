@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from fastbp.memory.timeline import STAGES, timeline
 from fastbp.policy.named import make_plan
 from fastbp.report.colours import CATEGORIES
 from fastbp.report.colours import STAGES as STAGE_COLOURS
-from fastbp.report.page import embedded, page, write_page
+from fastbp.report.page import HTML, embedded, page, write_page
 from fastbp.schedule import simulate as simulation
 from fastbp.schedule.schedule import training_schedule
 from fastbp.schedule.simulate import simulate
@@ -279,15 +280,35 @@ def test_both_charts_draw_every_category_that_is_live(shown: tuple[Page, dict[st
             assert (drawn.get(CATEGORIES[category], 0) > 20) == any(sizes), (chart, category)
 
 
-def test_the_stack_has_the_heights_of_its_bytes(chromium: Browser, tmp_path: Path) -> None:
+COLUMNS_DRAWN = """shares => {
+  const canvas = document.querySelector("#stack canvas"), {width, height} = canvas, ys = [...Array(height - 24).keys()];
+  const pixels = canvas.getContext("2d").getImageData(0, 0, width, height).data;
+  const hex = (place) => pixels[place].toString(16).padStart(2, "0");
+  const colour = (x, y) => "#" + [0, 1, 2].map(j => hex(4 * (y * width + x) + j)).join("");
+  return shares.map(share => ys.map(y => colour(Math.floor(74 + share * (width - 74 - 12)), y)).reverse());
+}"""
+
+
+def test_the_stack_has_the_heights_of_its_bytes_one_category_on_another(chromium: Browser, tmp_path: Path) -> None:
     value = PROFILES["save_all"]
     write_page(tmp_path / "profile.html", value)
+    live_bytes, peak = value["timeline"]["live_bytes"], value["peak"]["tick"]
+    count = len(value["timeline"]["actions"])
+    ticks = [*range(0, count, 7), peak]
     with opened(chromium, tmp_path / "profile.html") as window:
-        drawn = window.evaluate(COLOURS_DRAWN, "#stack")
-    live_bytes = value["timeline"]["live_bytes"]
-    shares = {name: drawn.get(CATEGORIES[name], 0) / drawn[CATEGORIES["kept"]] for name in ("working", "gradients")}
-    for name, share in shares.items():
-        assert share == pytest.approx(sum(live_bytes[name]) / sum(live_bytes["kept"]), rel=0.1)
+        columns = window.evaluate(COLUMNS_DRAWN, [(tick + 0.5) / count for tick in ticks])
+    whole = sum(column[peak] for column in live_bytes.values())
+    pixels = sum(columns[-1].count(CATEGORIES[category]) for category in live_bytes)
+    assert pixels > 150
+    near = 5  # pixels that the peak's mark covers, and rounding
+    for tick, column in zip(ticks, columns, strict=True):
+        below = 0.0
+        for category, sizes in live_bytes.items():
+            above = below + sizes[tick] / whole * pixels
+            found = [y for y, colour in enumerate(column) if colour == CATEGORIES[category]]
+            assert len(found) == pytest.approx(above - below, abs=near)
+            assert all(below - near < y < above + near for y in found)
+            below = above
 
 
 def test_dark_and_light_differ(chromium: Browser, tmp_path: Path) -> None:
@@ -331,3 +352,10 @@ def test_every_category_and_stage_has_a_colour_of_its_own() -> None:
     assert tuple(STAGE_COLOURS) == STAGES
     colours = [*CATEGORIES.values(), *STAGE_COLOURS.values()]
     assert len(set(colours)) == len(colours)
+
+
+def test_what_the_page_is_made_of_is_installed_with_the_package() -> None:
+    root = Path(__file__).parents[2]
+    found = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["fastbp.report"]
+    for path in HTML.iterdir():
+        assert any(path.relative_to(HTML.parent).match(pattern) for pattern in found), path
