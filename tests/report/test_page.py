@@ -40,10 +40,10 @@ OPS = [
 ]  # fmt: skip
 BLOCKS = [
     {
-        "block": name, "forward_seconds": 0.0123 * i, "recompute_seconds": 0.004, "backward_seconds": 0.031,
+        "block": block, "forward_seconds": 0.0123 * i, "recompute_seconds": 0.004, "backward_seconds": 0.031,
         "kept_bytes": 1_234_944 * (i + 1), "recomputed_bytes": 29_360_128,
     }
-    for i, name in enumerate(["embedding", *map(str, range(12)), "head"])
+    for i, block in enumerate([*range(12), "embedding and head"])
 ]  # fmt: skip
 
 
@@ -54,6 +54,7 @@ def profile(policy: str, **others: Any) -> dict[str, Any]:
     beside = {"parameters": 200_704, "parameter gradients": 200_704, "optimiser state": 401_408}
     return {
         "title": "3 blocks of width 16", "policy": policy, "budget_bytes": memory.budget_bytes,
+        "extra_flops_share": found.extra_flops_share,
         "update": {"seconds": {"median": 0.0211, "min": 0.0205, "max": 0.0298}, "share_of_peak": 0.771},
         "ops": OPS, "blocks": BLOCKS, "categories": beside | found.bytes_by_category(found.peak_tick),
         "peak": memory.peak.to_json(), "timeline": memory.to_json(),
@@ -226,6 +227,10 @@ def test_a_heading_sorts_by_click_and_by_key(shown: tuple[Page, dict[str, Any]])
     assert column(table, 3) == [f"{each:,}" for each in sorted((each["calls"] for each in OPS), reverse=True)]
     assert len(column(table, 1)) == len(seconds)
     blocks = window.locator("#blocks .table")
+    assert column(blocks, 1) == [*map(str, range(12)), "embedding and head"]
+    blocks.get_by_role("button", name="block", exact=True).click()
+    blocks.get_by_role("button", name="block", exact=True).click()
+    assert column(blocks, 1) == ["embedding and head", *map(str, reversed(range(12)))]
     blocks.get_by_role("button", name="bytes kept").click()
     kept = [int(text.split(" ")[0].replace(",", "")) for text in column(blocks, 5)]
     assert kept == sorted(kept, reverse=True)

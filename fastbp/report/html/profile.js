@@ -28,14 +28,16 @@ function redraw(all) {
 }
 
 function headline() {
-  const {policy, peak, update, budget_bytes: limit, categories} = PROFILE;
+  const {policy, peak, update, budget_bytes: limit, categories, extra_flops_share: extra} = PROFILE;
   const time = update?.seconds, rest = Object.entries(categories ?? {});
   const entry = (name, value, ...small) =>
-    element("div", {}, element("dt", {}, name), element("dd", {}, value, ...small.map((each) => element("small", {}, each))));
+    element("div", {}, element("dt", {}, name),
+      element("dd", {}, value, ...small.filter((each) => each !== null).map((each) => element("small", {}, each))));
   const spread = time ? `${seconds(time.min)} to ${seconds(time.max)}` : "";
+  const again = extra === undefined ? null : `${percent(extra)} more FLOPs than without recomputation`;
   document.getElementById("headline").append(
-    entry("policy", policy, limit === null ? "no budget" : `budget ${whole(limit)} bytes (${bytes(limit)})`),
-    entry("peak of activations", `${whole(peak.bytes)} bytes`, 
+    entry("policy", policy, limit === null ? "no budget" : `budget ${whole(limit)} bytes (${bytes(limit)})`, again),
+    entry("peak of activations", `${whole(peak.bytes)} bytes`,
       `${bytes(peak.bytes)}; at most ${whole(TOTAL[peak.tick])} are live, at tick ${whole(peak.tick)}`),
     time ? entry("an update", seconds(time.median), update.share_of_peak === null || update.share_of_peak === undefined
       ? spread : `${spread}; ${percent(update.share_of_peak)} of the FMA peak`) : "",
@@ -155,20 +157,20 @@ function tensorTable() {
 }
 
 function opTable() {
-  const rate = (unit) => (value) => value === null || value === undefined ? "–" : `${digits(value)} ${unit}`;
+  const rate = (value) => value ? digits(value) : "–";
   const name = (value) => element("span", {}, ...value.split(/(?<=_)/).flatMap((part) => [part, element("wbr")]));
   name.words = true;
   const columns = columnsOf("ops", ["op", "op", name], ["direction", "direction"], ["calls", "calls", whole],
     ["time", "seconds", seconds], ["share of time", "share", percent],
     ["in products", "product_flops", (value) => large(value, "FLOP")], ["moved", "moved_bytes", (value) => large(value, "B")],
-    ["GFLOP/s", "gflops", rate("")], ["GB/s", "gb_per_s", rate("")], ["of its limit", "share_of_limit", percent],
+    ["GFLOP/s", "gflops", rate], ["GB/s", "gb_per_s", rate], ["of its limit", "share_of_limit", percent],
     ["limit", "limit"]);
   table(document.querySelector("#ops .table"), columns, PROFILE.ops ?? [], 3);
 }
 
 function blockTable() {
   const size = (value) => `${whole(value)} (${bytes(value)})`;
-  const columns = columnsOf("blocks", ["block", "block"], ["forward", "forward_seconds", seconds],
+  const columns = columnsOf("blocks", ["block", (row) => String(row.block)], ["forward", "forward_seconds", seconds],
     ["recomputed", "recompute_seconds", seconds], ["backward", "backward_seconds", seconds],
     ["bytes kept", "kept_bytes", size], ["bytes recomputed", "recomputed_bytes", size]);
   table(document.querySelector("#blocks .table"), columns, PROFILE.blocks ?? [], null);
