@@ -4,7 +4,6 @@ lies in fastbp/report/html.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
@@ -12,8 +11,8 @@ from string import Template
 from typing import Any
 
 from fastbp.report.colours import CATEGORIES, STAGES
+from fastbp.report.template import embedded, part
 
-HTML = Path(__file__).with_name("html")
 SCRIPTS = ("words", "memory", "view", "stack", "arena", "tick", "tables", "profile")
 """In this order: each uses what those before it define."""
 
@@ -24,27 +23,15 @@ def write_page(path: Path, profile: Mapping[str, Any]) -> None:
 
 
 def page(profile: Mapping[str, Any]) -> str:
-    return Template(_part("profile.html")).substitute(
+    return Template(part("profile.html")).substitute(
         title=escape(str(profile["title"])),
         colours="\n".join(f"  --{_variable(name)}: {colour};" for name, colour in (CATEGORIES | STAGES).items()),
-        style=_part("style.css"),
+        style=part("style.css"),
         profile=embedded(profile),
-        script="\n".join(_part(f"{name}.js") for name in SCRIPTS),
+        script="\n".join(part(f"{name}.js") for name in SCRIPTS),
     )
-
-
-def embedded(value: Mapping[str, Any]) -> str:
-    """JSON that stands within a script element: no "<" in it, which could end the element. Refuses NaN and infinity,
-    which are no JSON.
-    """
-    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return text.replace("<", "\\u003c")
 
 
 def _variable(name: str) -> str:
     """The CSS variable of a category or stage."""
     return name.replace(" ", "-")
-
-
-def _part(name: str) -> str:
-    return (HTML / name).read_text(encoding="utf-8")

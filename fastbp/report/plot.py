@@ -18,19 +18,19 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from matplotlib.transforms import Bbox
 
 from fastbp.policy.frontier import Point, frontier, knee
+from fastbp.report.colours import BLUE, GREEN, INK, RED
 from fastbp.report.comparison import PLANNER
 from fastbp.report.curves import Panel
 
-INK = "#222222"
 STYLES: dict[str, dict[str, Any]] = {
     "faint": {"alpha": 0.35, "linewidth": 0.8},
     "plain": {"linewidth": 1.4},
     "marked": {"linewidth": 1.6, "marker": "o", "markersize": 3},
 }
 """How a curve of a panel is drawn."""
-LIBRARIES = {"fastbp": ("#4477aa", "o"), "torch": ("#cc5533", "s"), "jax": ("#228833", "^")}
+LIBRARIES = {"fastbp": (BLUE, "o"), "torch": (RED, "s"), "jax": (GREEN, "^")}
 """Colour and marker of each in a comparison."""
-NAMED, PLANNED = "#cc5533", "#4477aa"
+NAMED, PLANNED = RED, BLUE
 """Colours of named policies and of the planner's budgets."""
 MIB = 1 << 20
 

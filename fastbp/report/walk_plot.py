@@ -14,9 +14,10 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+from fastbp.report.colours import INK
 from fastbp.report.walk_lines import visible
 
-INK, FUTURE = "#222222", "#e8e6e1"
+FUTURE = "#e8e6e1"
 NAMED = 40
 """Tokens that are named along an axis; of more there are only positions."""
 

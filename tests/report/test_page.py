@@ -17,7 +17,8 @@ from fastbp.memory.timeline import STAGES, timeline
 from fastbp.policy.named import make_plan
 from fastbp.report.colours import CATEGORIES
 from fastbp.report.colours import STAGES as STAGE_COLOURS
-from fastbp.report.page import HTML, embedded, page, write_page
+from fastbp.report.page import page, write_page
+from fastbp.report.template import HTML, embedded
 from fastbp.schedule import simulate as simulation
 from fastbp.schedule.schedule import training_schedule
 from fastbp.schedule.simulate import simulate
