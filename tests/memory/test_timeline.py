@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ from fastbp.memory.layout import lay_out
 from fastbp.memory.timeline import STAGES, Timeline, timeline
 from fastbp.policy.explain import explain
 from fastbp.policy.named import make_plan
-from fastbp.schedule.actions import Free, Recompute, Unpack, written
+from fastbp.schedule.actions import written
 from fastbp.schedule.effects import Effects
 from fastbp.schedule.plan import Plan, Slices
 from fastbp.schedule.schedule import evaluation_schedule, training_schedule
@@ -107,17 +108,19 @@ def test_a_slice_costs_its_share_of_rows() -> None:
         assert each.flops * GRAPH.tokens == GRAPH.producer["blocks.1.u"].flops[0] * (stop - start)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_stages_are_those_of_the_actions(policy: str) -> None:
-    simulation = simulation_of(policy)
-    found = of(simulation)
-    for tick, action in enumerate(simulation.schedule.actions):
+STAGE_OF = dict(zip("FPRUB+", ("forward", "forward", "recompute", "recompute", "backward", "backward"), strict=True))
+
+
+@pytest.mark.parametrize("policy", [*POLICIES, "packed"])
+def test_a_stage_is_that_of_the_action_and_a_free_goes_with_the_action_before(policy: str) -> None:
+    packed = frozenset({"blocks.1.u", "blocks.2.x"})
+    plan = make_plan(GRAPH, "save_all" if policy == "packed" else policy)
+    plan = replace(plan, packed=packed) if policy == "packed" else plan
+    found = of(simulate(training_schedule(GRAPH, plan)))
+    for tick, action in enumerate(found.actions):
+        assert found.stages[tick] == (found.stages[tick - 1] if action[0] == "-" else STAGE_OF[action[0]])
         assert found.stages[tick] in STAGES
-        assert (found.stages[tick] == "recompute") == isinstance(action, Recompute | Unpack) or isinstance(action, Free)
-        if isinstance(action, Free):
-            assert found.stages[tick] == found.stages[tick - 1]
-    assert found.stages[0] == "forward"
-    assert found.stages[-1] == "backward"
+    assert {action[0] for action in found.actions} >= ({*"FPUB-"} if policy == "packed" else {*"FB-"})
 
 
 def test_evaluation_goes_forward_alone() -> None:
