@@ -249,10 +249,25 @@ def test_the_filter_leaves_the_tensors_with_a_name(shown: tuple[Page, dict[str, 
     window.locator("#filter").fill("no such tensor")
     assert column(table, 1) == []
     window.locator("#filter").fill("blocks.1.u")
-    button = table.get_by_role("button", name="blocks.1.u", exact=True).first
-    button.click()
-    pressed = table.locator("[aria-pressed=true]")
-    assert pressed.inner_text() == "blocks.1.u"
+
+
+def test_a_tensor_that_is_chosen_is_marked_in_the_arena_and_brought_into_sight(
+    chromium: Browser, tmp_path: Path
+) -> None:
+    write_page(tmp_path / "profile.html", PROFILES["save_all"])
+    with opened(chromium, tmp_path / "profile.html") as window:
+        window.locator("#charts").focus()
+        for key in ("End", "+", "+", "+", "+"):
+            window.keyboard.press(key)
+        settle(window)
+        near, pictures = window.locator("#range").inner_text(), []
+        window.locator("#filter").fill("blocks.1.u")
+        for chosen in (["blocks.1.u"], [], ["blocks.1.u"]):
+            window.locator("#tensors").get_by_role("button", name="blocks.1.u", exact=True).click()
+            assert window.locator("#tensors [aria-pressed=true]").all_inner_texts() == chosen
+            pictures.append(window.locator("#arena").screenshot())
+        assert window.locator("#range").inner_text() != near
+        assert pictures[0] == pictures[2] != pictures[1]
 
 
 @pytest.mark.parametrize("width", [1280, 800])

@@ -136,7 +136,8 @@ function tensorTable() {
   const name = (value, row) => {
     const onclick = () => {
       view.chosen = view.chosen === row ? null : row;
-      markAll();
+      if (!row.buffers.some((index) => BUFFERS.born[index] < view.to && BUFFERS.dies[index] > view.from)) show(0, TICKS);
+      drawAll();
       filter();
       document.querySelector('.name[aria-pressed="true"]')?.focus({preventScroll: true});
       if (view.chosen) document.getElementById("charts").scrollIntoView({block: "nearest"});
