@@ -66,6 +66,20 @@ class Parser(argparse.ArgumentParser):
         return options
 
 
+def parser_of(name: str) -> tuple[Parser, Any]:
+    """The options of a command, and its module."""
+    module: Any = import_module(f"fastbp.commands.{name}")
+    command = Parser(
+        prog=f"fastbp {name}",
+        description=module.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    command.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    module.add_options(command)
+    return command, module
+
+
 def _usage() -> str:
     return USAGE.format(commands="\n".join(f"  {name:<8} {text}" for name, text in COMMANDS.items()))
 
@@ -82,15 +96,7 @@ def _run(arguments: Sequence[str]) -> int:
         raise InputError(f"'{first}' is no command{nearest(first, COMMANDS)}: choose {', '.join(COMMANDS)}")
     # NumPy's threads would only stand in the way of the workers, and of each other where the cores are busy.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    module: Any = import_module(f"fastbp.commands.{first}")
-    command = Parser(
-        prog=f"fastbp {first}",
-        description=module.__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    command.add_argument("--json", action="store_true", help="print the result as one JSON object")
-    module.add_options(command)
+    command, module = parser_of(first)
     options = command.parse(arguments[1:])
     result, lines, code = module.run(options)
     _print(json.dumps(result, allow_nan=False) if options.json else _readable("\n".join(lines)))
