@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: train test lint slow bench clean
+.PHONY: train test lint slow bench docs clean
 
 train: $(VENV)/installed
 	$(BIN)/fastbp train
@@ -22,6 +22,10 @@ lint: $(VENV)/installed-dev
 bench: $(VENV)/installed
 	$(BIN)/fastbp bench
 
+docs: $(VENV)/installed-docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "site/index.html is written; '$(BIN)/mkdocs serve' shows it with its search"
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -37,5 +41,9 @@ $(VENV)/installed-dev: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
 	@touch $@
 
+$(VENV)/installed-docs: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --editable ".[docs]"
+	@touch $@
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) build dist site *.egg-info

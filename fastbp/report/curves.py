@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from fastbp.report.colours import BLUE, CATEGORIES, GREEN, INK, RED
 from fastbp.train.metrics import tokens_per_second
 from fastbp.train.update_ratio import KINDS
 
 Line = dict[str, Any]
 
-BLUE, RED, GREEN, VIOLET, GREY, INK = "#4477aa", "#cc5533", "#228833", "#aa3377", "#888888", "#222222"
 MOST_POINTS = 1500
 """Of a curve: more than the picture has columns."""
 WINDOW = 15
@@ -47,7 +47,7 @@ def training_panels(record: Sequence[Line]) -> tuple[Panel, ...]:
     evaluations = [line for line in record if "valid_loss" in line]
     speeds = [{"update": line["update"], "speed": tokens_per_second(line)} for line in updates]
     ratios = [{"update": line["update"], **line.get("update_ratio", {})} for line in updates]
-    kinds = zip(("all", *KINDS), (INK, BLUE, GREEN, RED, VIOLET), strict=True)
+    kinds = zip(("all", *KINDS), (INK, BLUE, GREEN, RED, CATEGORIES["logits"]), strict=True)
     return (
         Panel(
             "Loss (nats a token)",
