@@ -1,4 +1,4 @@
-"""What every test may use: the helper modules of tests/ops, the one table of tolerances, and the command line."""
+"""What every test may use: helpers of tests/ops and tests/docs, the one table of tolerances, and the command line."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.chromium import launched
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-# Under --import-mode=importlib nothing is on the path; the helpers there are `samples`, `trial` and `formulas`.
-sys.path.insert(0, str(Path(__file__).parent / "ops"))
+# Under --import-mode=importlib nothing is on the path; the helpers are `samples`, `trial`, `formulas` and `pages`.
+sys.path[:0] = [str(Path(__file__).parent / folder) for folder in ("ops", "docs")]
 
 TOLERANCE = {"float32": 4e-6, "float64": 1e-14}
 """How far two ways of computing the same may be apart, as a share of the largest element (of 1, if that is larger)."""
