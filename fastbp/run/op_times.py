@@ -1,4 +1,5 @@
-"""Where an update's time goes: its program cut into one piece an op and direction, each piece under the clock.
+"""Where an update's time goes: its program cut into one piece an op and direction (or another key of its calls), each
+piece under the clock.
 
 The pieces run in the update's own order, on the data and the cache that it would find, by all workers. A piece costs a
 wake-up of the workers more than inside the update, a few microseconds.
@@ -7,11 +8,12 @@ wake-up of the workers more than inside the update, a few microseconds.
 from __future__ import annotations
 
 import time
-from collections import defaultdict
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from math import prod
+from typing import Generic, TypeVar
 
 from fastbp.ops.registry import OPS
 from fastbp.run.decoder import Decoder
@@ -23,6 +25,15 @@ from fastbp.schedule.effects import sliced_dims
 
 OpKey = tuple[str, str]
 """An op's name and a direction; "linear+gelu" where one kernel does the calls of both."""
+
+Key = TypeVar("Key", bound=Hashable)
+"""What calls are told apart by."""
+Keyed = Callable[[Instruction], Key]
+
+
+def op_and_direction(instruction: Instruction) -> OpKey:
+    """One piece an op and direction."""
+    return instruction.op, instruction.direction
 
 
 @dataclass(frozen=True)
@@ -36,16 +47,18 @@ class Work:
         return Work(self.product_flops + other.product_flops, self.moved_bytes + other.moved_bytes)
 
 
-class OpTimes:
-    """An update's program in pieces. `run()` runs them all once and gives the seconds of each op and direction."""
+class OpTimes(Generic[Key]):
+    """An update's program in pieces. `run()` runs them all once and gives the seconds of each key."""
 
-    def __init__(self, decoder: Decoder, program: Program) -> None:
+    def __init__(self, decoder: Decoder, program: Program, keyed: Keyed[Key]) -> None:
         self._runner = decoder.runner
-        self._pieces = [(key, decoder.in_parts(Program(tuple(group)))) for key, group in groupby(_fused(program), _key)]
+        self._pieces = [
+            (key, decoder.in_parts(Program(tuple(group)))) for key, group in groupby(_fused(program), keyed)
+        ]
 
-    def run(self) -> dict[OpKey, float]:
-        """Seconds of each op and direction, summed over its calls."""
-        seconds: dict[OpKey, float] = defaultdict(float)
+    def run(self) -> dict[Key, float]:
+        """Seconds of each key, summed over its calls."""
+        seconds: dict[Key, float] = defaultdict(float)
         for key, piece in self._pieces:
             start = time.perf_counter()
             self._runner.run(piece)
@@ -53,32 +66,38 @@ class OpTimes:
         return dict(seconds)
 
 
-def _key(instruction: Instruction) -> OpKey:
-    return instruction.op, instruction.direction
-
-
 def _fused(program: Program) -> tuple[Instruction, ...]:
     """The calls that a run makes."""
     return program.instructions if program.compiled is None else fuse(program.instructions)
 
 
-def work_of(decoder: Decoder) -> Mapping[OpKey, Work]:
-    """What each op does in a pass of the decoder's schedule; AdamW steps over its parameters.
+ADAMW = Instruction(0, "adamw", "adamw", "forward", ())
+"""Stands for the optimiser's call, which is no action's."""
+
+
+def calls_of(decoder: Decoder, keyed: Keyed[Key]) -> Counter[Key]:
+    """How many kernel calls of each key a pass and AdamW make. One of several phases counts once."""
+    by_tick = {instruction.tick: keyed(instruction) for instruction in _fused(decoder.gradients_program)}
+    return Counter([*by_tick.values(), keyed(ADAMW)])
+
+
+def work_of(decoder: Decoder, keyed: Keyed[Key]) -> Mapping[Key, Work]:
+    """What the calls of each key do in a pass of the decoder's schedule; AdamW steps over its parameters.
 
     A fused pair does the work of both: the bytes of what passes between them too, though they stay in the cache.
     """
-    total: dict[OpKey, Work] = defaultdict(Work)
+    total: dict[Key, Work] = defaultdict(Work)
     by_tick = {tick: _work(decoder, action) for tick, action in enumerate(decoder.schedule.actions)}
     apart = iter(decoder.gradients_program.instructions)
     for instruction in _fused(decoder.gradients_program):
         for _ in instruction.op.split("+"):
             # A call of several phases does its work once.
             work = by_tick.pop(next(apart).tick, Work())
-            total[_key(instruction)] = total[_key(instruction)].plus(work)
+            total[keyed(instruction)] = total[keyed(instruction)].plus(work)
     sizes = {"Z": decoder.parameters.shapes.size, "K": decoder.parameters.shapes.decayed}
     adamw = OPS["adamw"]
     moved = adamw.elements_moved("forward", adamw.extended(sizes)) * decoder.graph.itemsize
-    return {**total, ("adamw", "forward"): Work(0, moved)}
+    return {**total, keyed(ADAMW): Work(0, moved)}
 
 
 def _work(decoder: Decoder, action: Action) -> Work:

@@ -18,7 +18,7 @@ from fastbp.run.contender import Contender, ContenderFailed
 from fastbp.run.decoder import Decoder
 from fastbp.run.limits import Limits
 from fastbp.run.measure import Spread, in_turn, one_turn, seconds_of
-from fastbp.run.op_times import OpKey, OpTimes, work_of
+from fastbp.run.op_times import Key, Keyed, OpTimes, op_and_direction, work_of
 from fastbp.run.products import Product, ProductBench
 from fastbp.run.runner import Runner
 from fastbp.train.trainer import Trainer
@@ -48,6 +48,10 @@ class Samples:
     def extend(self, other: Samples) -> None:
         self.seconds += other.seconds
         self.limits += other.limits
+
+    def beside(self, other: Samples) -> Samples:
+        """What both took together, round by round, beside the same limits."""
+        return Samples([a + b for a, b in zip(self.seconds, other.seconds, strict=True)], self.limits)
 
     def share(self, amount: float) -> Spread:
         """`amount` of FLOPs or bytes a second, as a share of the limit."""
@@ -89,21 +93,31 @@ def _speed(samples: Samples, flops: int) -> Row:
     return {"gflops": gflops, "share_of_peak": share.median, "share_range": share.range}
 
 
-def measure_ops(trainer: Trainer, limits: Limits, seconds: float) -> list[Row]:
-    """Every op of an update, forward and backward, in the update's own order; the most expensive first."""
+def sample_calls(
+    trainer: Trainer, limits: Limits, seconds: float, keyed: Keyed[Key], least: int = 5
+) -> dict[Key, Samples]:
+    """An update's calls by key, in the update's own order, beside the limit of what they mostly do; at least `least`
+    rounds.
+    """
     decoder = trainer.decoder
-    times = OpTimes(decoder, decoder.gradients_program.then(trainer.optimiser.program))
-    trainer.update()
-    work = work_of(decoder)
-    samples: dict[OpKey, Samples] = defaultdict(Samples)
-    for _ in in_turn([None], seconds):
+    times = OpTimes(decoder, decoder.gradients_program.then(trainer.optimiser.program), keyed)
+    last, work = seconds_of(trainer.update), work_of(decoder, keyed)
+    samples: dict[Key, Samples] = defaultdict(Samples)
+    for _ in in_turn([None], seconds, least):
         peak, bandwidth = limits.peak() * 1e9, limits.bandwidth() * 1e9
-        times.run()  # the triad has emptied the caches
+        if last < 1:
+            times.run()  # the triad has emptied the caches
         for key, taken in times.run().items():
             samples[key].add([taken], peak if work[key].product_flops else bandwidth)
     limits.forget_arrays()
+    return samples
+
+
+def measure_ops(trainer: Trainer, limits: Limits, seconds: float) -> list[Row]:
+    """Every op of an update, forward and backward, in the update's own order; the most expensive first."""
+    work = work_of(trainer.decoder, op_and_direction)
     rows = []
-    for (op, direction), found in samples.items():
+    for (op, direction), found in sample_calls(trainer, limits, seconds, op_and_direction).items():
         flops, moved = work[op, direction].product_flops, work[op, direction].moved_bytes
         median, share = Spread.of(found.seconds), found.share(flops or moved)
         rows.append({
@@ -115,10 +129,10 @@ def measure_ops(trainer: Trainer, limits: Limits, seconds: float) -> list[Row]:
     return sorted(rows, key=lambda row: -row["seconds"])
 
 
-def measure_update(trainer: Trainer, limits: Limits, seconds: float) -> Row:
-    """Whole updates: forward, backward, clipping and AdamW."""
+def measure_update(trainer: Trainer, limits: Limits, seconds: float, least: int = 5) -> Row:
+    """Whole updates: forward, backward, clipping and AdamW; at least `least` turns."""
     last, samples = seconds_of(trainer.update), Samples()
-    for _ in in_turn([None], seconds):
+    for _ in in_turn([None], seconds, least):
         peak = limits.peak() * 1e9
         limits.barrier()
         samples.add(one_turn(trainer.update, last), peak)

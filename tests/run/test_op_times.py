@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fastbp.graph.config import DecoderConfig
-from fastbp.run.op_times import OpTimes, Work, work_of
+from fastbp.run.op_times import OpTimes, Work, op_and_direction, work_of
 from fastbp.train.synthetic import synthetic_trainer
 from fastbp.train.trainer import Trainer
 
@@ -24,27 +24,31 @@ def test_the_pieces_are_the_update(backend: str) -> None:
     decoder, optimiser = pieces.decoder, pieces.optimiser
     optimiser.prepare(0, 1e-3)
     pieces.batches.fill(0, 0, decoder.tokens, decoder.targets)
-    seconds = OpTimes(decoder, decoder.gradients_program.then(optimiser.program)).run()
+    seconds = OpTimes(decoder, decoder.gradients_program.then(optimiser.program), op_and_direction).run()
     assert np.array_equal(decoder.parameters.flat, whole.decoder.parameters.flat)
-    assert seconds.keys() == work_of(decoder).keys()
+    assert seconds.keys() == work_of(decoder, op_and_direction).keys()
     assert all(taken > 0 for taken in seconds.values())
 
 
 def test_the_products_of_all_ops_are_those_of_the_update() -> None:
     decoder = trainer_of().decoder
-    assert sum(work.product_flops for work in work_of(decoder).values()) == decoder.graph.products_per_pass
+    assert (
+        sum(work.product_flops for work in work_of(decoder, op_and_direction).values())
+        == decoder.graph.products_per_pass
+    )
 
 
 def test_recomputed_work_counts() -> None:
     kept, full = (
-        sum(w.product_flops for w in work_of(trainer_of(policy=p).decoder).values()) for p in ("save_all", "full")
+        sum(w.product_flops for w in work_of(trainer_of(policy=p).decoder, op_and_direction).values())
+        for p in ("save_all", "full")
     )
     assert full > kept
 
 
 def test_bytes_of_some_ops() -> None:
     N, C, B, T = 16, 16, 2, 8
-    work = work_of(trainer_of("numpy").decoder)
+    work = work_of(trainer_of("numpy").decoder, op_and_direction)
     assert work["embedding", "forward"] == Work(0, 4 * 3 * N * C)
     # Five norms: x, y, a weight and a bias, mean and rstd.
     assert work["layernorm", "forward"] == Work(0, 5 * 4 * (2 * N * C + 2 * C + 2 * N))
@@ -56,7 +60,7 @@ def test_bytes_of_some_ops() -> None:
 
 
 def test_a_fused_pair_does_the_work_of_both() -> None:
-    apart, fused = (work_of(trainer_of(backend).decoder) for backend in ("numpy", "cython"))
+    apart, fused = (work_of(trainer_of(backend).decoder, op_and_direction) for backend in ("numpy", "cython"))
     pairs = [key for key in fused if "+" in key[0]]
     assert ("linear+residual", "forward") in pairs
     N, C, F = 16, 16, 32
