@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fastbp.run import resident
-from fastbp.run.resident import forget_rss_peak, rss_peak_bytes
+from fastbp.run.resident import forget_rss_peak, give_back, rss_peak_bytes
 
 
 def test_the_most_resident_memory_is_never_given_back() -> None:
@@ -63,3 +63,24 @@ def test_where_the_system_does_not_tell_the_present_counts(monkeypatch: pytest.M
 
     monkeypatch.setattr(Path, "read_text", missing)
     assert rss_peak_bytes() > 1 << 24
+
+
+@pytest.mark.skipif(not writable(), reason="the system does not forget peaks")
+def test_pages_that_are_given_back_are_not_resident_until_they_are_touched() -> None:
+    block = np.ones(64 << 20, np.uint8)
+    assert give_back(block)
+    forget_rss_peak()
+    before = rss_peak_bytes()
+    assert block[5000] == 0
+    block[: 32 << 20] = 2
+    assert 31 << 20 < rss_peak_bytes() - before < 40 << 20
+
+
+def test_a_system_that_takes_no_pages_back_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: None) -> None:
+        raise OSError(name)
+
+    monkeypatch.setattr(resident.ctypes, "CDLL", missing)
+    block = np.ones(1 << 20, np.uint8)
+    assert not give_back(block)
+    assert block.all()
