@@ -45,7 +45,12 @@ def users_of(library: str) -> list[Path]:
 
 @pytest.mark.parametrize(
     ("library", "home"),
-    [("torch", "check/torch_twin.py"), ("mpi4py", "parallel/*.py"), ("tensorboard", "train/events.py")],
+    [
+        ("torch", "check/torch_twin.py"),
+        ("mpi4py", "parallel/*.py"),
+        ("tensorboard", "train/events.py"),
+        ("memory_profiler", "train/resident_update.py"),
+    ],
 )
 def test_heavy_libraries_live_in_one_file_each(library: str, home: str) -> None:
     users = users_of(library)

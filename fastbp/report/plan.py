@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastbp.base.units import format_bytes
@@ -34,13 +34,18 @@ def plan_json(simulation: Simulation, layout: Layout, parameter_bytes: int) -> d
         ],
         "kept_bytes": simulation.kept_bytes,
         "extra_flops_share": simulation.extra_flops_share,
-        "categories": {
-            "parameters": parameter_bytes,
-            "parameter gradients": parameter_bytes,
-            "optimiser state": 2 * parameter_bytes,
-            **simulation.bytes_by_category(peak),
-        },
+        "categories": categories_json(simulation, parameter_bytes),
         "schedule": [written(action) for action in simulation.schedule.actions],
+    }
+
+
+def categories_json(simulation: Simulation, parameter_bytes: int) -> dict[str, int]:
+    """All bytes of training at the peak by what they are for: beside the arena, then in it."""
+    return {
+        "parameters": parameter_bytes,
+        "parameter gradients": parameter_bytes,
+        "optimiser state": 2 * parameter_bytes,
+        **simulation.bytes_by_category(simulation.peak_tick),
     }
 
 
@@ -152,10 +157,14 @@ def _categories(totals: dict[str, int]) -> str:
 
 def _at_peak(simulation: Simulation) -> list[str]:
     peak = simulation.peak_tick
-    live = simulation.live_at(peak)
-    lines = [f"  {format_bytes(buffer.nbytes):>10}  {buffer.category:<9}  {buffer.name_at(peak)}" for buffer in live]
-    if len(lines) > LINES_AT_PEAK:
-        hidden = live[LINES_AT_PEAK:]
-        total = format_bytes(sum(buffer.nbytes for buffer in hidden))
-        lines[LINES_AT_PEAK:] = [f"  {total:>10}  in {len(hidden)} smaller or equal ones (--json lists all)"]
+    return live_lines([(buffer.name_at(peak), buffer.nbytes, buffer.category) for buffer in simulation.live_at(peak)])
+
+
+def live_lines(live: Sequence[tuple[str, int, str]], shown: int = LINES_AT_PEAK) -> list[str]:
+    """(tensor, bytes, category) of what is live, the largest first; what comes behind the first so many is summed."""
+    lines = [f"  {format_bytes(nbytes):>10}  {category:<9}  {tensor}" for tensor, nbytes, category in live]
+    if len(lines) > shown:
+        hidden = live[shown:]
+        total = format_bytes(sum(nbytes for _, nbytes, _ in hidden))
+        lines[shown:] = [f"  {total:>10}  in {len(hidden)} smaller or equal ones (--json lists all)"]
     return lines
