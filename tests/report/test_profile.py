@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -75,7 +76,7 @@ def test_one_screen_says_where_seconds_and_bytes_go(options: dict[str, Any]) -> 
 
 def test_rich_and_a_notebook_show_the_same_screen() -> None:
     found = profiled(name="<b>&[red]")
-    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console = Console(width=80, record=True, file=io.StringIO())
     console.print(found)
     assert [line.rstrip() for line in console.export_text().splitlines()] == found.lines()
     html = found._repr_html_()
