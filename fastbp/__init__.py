@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fastbp.report.comparison_view import compare
     from fastbp.report.frontier_view import frontier
     from fastbp.report.plan_view import plan
+    from fastbp.report.profile import profile
     from fastbp.report.walk import walk
     from fastbp.run.decoder import Decoder
     from fastbp.schedule.schedule import training_schedule
@@ -29,6 +30,7 @@ _HOMES = {
     "decoder_graph": ("fastbp.graph.decoder", "decoder_graph"),
     "policies": ("fastbp.policy.named", "POLICIES"),
     "make_plan": ("fastbp.policy.named", "make_plan"),
+    "profile": ("fastbp.report.profile", "profile"),
     "Decoder": ("fastbp.run.decoder", "Decoder"),
     "training_schedule": ("fastbp.schedule.schedule", "training_schedule"),
     "plan": ("fastbp.report.plan_view", "plan"),
@@ -41,7 +43,7 @@ _HOMES = {
 
 __all__ = [
     "Decoder", "DecoderConfig", "Trainer", "compare", "decoder_graph", "frontier", "make_plan", "plan", "policies",
-    "simulate", "training_schedule", "walk",
+    "profile", "simulate", "training_schedule", "walk",
 ]  # fmt: skip
 
 

@@ -31,8 +31,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--rss", action="store_true",
-        help="watch a fresh process with memory-profiler and judge its resident memory by the ledger. It samples, and"
-        " is no longer maintained: the ledger is the truth, and this its witness (default: off)",
+        help="watch an update in a fresh process with memory-profiler, and judge its resident memory by the ledger;"
+        " it misses short spikes and is no longer maintained: the ledger is the truth, this its witness (default: off)",
     )  # fmt: skip
     group.add_argument(
         "--plot", metavar="FILE.png", help="draw live bytes over the schedule's ticks (default: no picture)"

@@ -67,7 +67,8 @@ def _ledger(axes: Axes, profile: Mapping[str, Any], ticks: np.ndarray, live: Map
     late = peak["tick"] > 0.6 * len(profile["timeline"]["actions"])
     axes.annotate(
         f"peak {format_bytes(peak['bytes'])} ({peak['bytes']} bytes)\nat tick {peak['tick']}: {peak['action']}",
-        (peak["tick"] + 0.5, highest), (-10 if late else 10, 8), textcoords="offset points", fontsize=9, color=INK,
+        (peak["tick"] + 0.5, highest), (-10 if late else 10, 1.03 * max(highest, (budget or 0) / MIB)),
+        textcoords=("offset points", "data"), fontsize=9, color=INK,
         ha="right" if late else "left", va="bottom", zorder=6,
         bbox={"boxstyle": "round,pad=0.3", "facecolor": "white", "edgecolor": "none", "alpha": 0.8},
     )  # fmt: skip
