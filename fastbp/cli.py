@@ -24,7 +24,7 @@ COMMANDS = {
     "sample": "generate text from a snapshot",
     "plan": "show what a policy keeps, recomputes and needs, without running it",
     "compare": "run policies side by side: memory saved against extra compute",
-    "profile": "show where an update's seconds and bytes go, op by op and tensor by tensor",
+    "profile": "show where an update's seconds and bytes go, and what to drop",
     "fit": "find the largest batch or context that fits into memory, and its plan",
     "walk": "follow the gradient back through a window of text, stop by stop",
     "check": "check gradients against autograd and finite differences",
