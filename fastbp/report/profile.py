@@ -34,7 +34,7 @@ from fastbp.run.workers import Workers
 from fastbp.train.call_times import block_rows, measure_calls, update_row
 from fastbp.train.synthetic import synthetic_trainer
 
-memory_over_ticks = Late("fastbp.report.plot_memory", "memory_over_ticks")  # matplotlib takes half a second
+memory_over_ticks = Late("fastbp.report.memory_plot", "memory_over_ticks")  # matplotlib takes half a second
 resident_update = Late("fastbp.train.resident_update", "resident_update")
 
 Say = Callable[[str], None]

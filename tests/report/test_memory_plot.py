@@ -14,7 +14,7 @@ from matplotlib.text import Annotation
 
 from fastbp.graph.config import DecoderConfig
 from fastbp.report.colours import CATEGORIES
-from fastbp.report.plot_memory import COLUMNS, drawn_ticks, memory_over_ticks
+from fastbp.report.memory_plot import COLUMNS, drawn_ticks, memory_over_ticks
 from fastbp.report.profile import ledger
 from fastbp.run.decoder import Decoder
 from fastbp.train.resident_update import judged
