@@ -69,6 +69,12 @@ def fastbp(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
     return run
 
 
+@pytest.fixture
+def small_triad(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bandwidth is measured over little memory: quick, and wrong."""
+    monkeypatch.setattr("fastbp.run.bandwidth.triad_bytes", lambda: 12 << 10)
+
+
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Browser]:
     """Headless Chromium, for pages; skips where it is not to be had."""

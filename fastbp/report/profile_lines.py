@@ -127,10 +127,12 @@ def advice_lines(profile: Row) -> list[str]:
 def resident_lines(rss: Row) -> list[str]:
     """What the system saw beside what was foretold."""
     words = (f"{name} {format_bytes(nbytes)}" for name, nbytes in rss["parts"].items())
+    peak, mark, predicted, rest = (
+        format_bytes(rss[f"{name}_bytes"]) for name in ("peak", "high_water", "predicted", "unexplained")
+    )
     return [
-        f"resident    {format_bytes(rss['peak_bytes'])} at its peak as memory-profiler saw it,"
-        f" {format_bytes(rss['predicted_bytes'])} foretold:"
-        f" {rss['unexplained_share']:.1%} unexplained ({format_bytes(rss['unexplained_bytes'])})",
+        f"resident    {peak} at its peak as memory-profiler saw it ({mark} by the system's own mark),"
+        f" {predicted} foretold: {rss['unexplained_share']:.1%} unexplained ({rest})",
         f"            {', '.join(words)}",
     ]
 

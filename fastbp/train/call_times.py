@@ -113,5 +113,5 @@ def recomputed_bytes(schedule: Schedule) -> dict[int | None, int]:
 def update_row(trainer: Trainer, limits: Limits, seconds: float) -> Row:
     """Whole updates."""
     row = measure_update(trainer, limits, seconds, LEAST_ROUNDS)
-    low, high = row["seconds_range"]
+    low, high = row.pop("seconds_range")
     return row | {"seconds": {"median": row["seconds"], "min": low, "max": high}}

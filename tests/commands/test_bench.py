@@ -12,18 +12,13 @@ import pytest
 from fastbp.graph.config import DecoderConfig
 from fastbp.graph.decoder import decoder_graph
 from fastbp.policy.named import make_plan
-from fastbp.run import bandwidth
 from fastbp.run.contender import PEERS
 from fastbp.run.products import products_of
 from fastbp.schedule.schedule import training_schedule
 
+pytestmark = pytest.mark.usefixtures("small_triad")
 RunCommand = Callable[..., Any]
 TINY = ("bench", "--preset", "seed", "--seconds", "0.001", "--backend", "cython")
-
-
-@pytest.fixture(autouse=True)
-def _small_triad(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bandwidth, "triad_bytes", lambda: 12 << 10)
 
 
 @pytest.fixture

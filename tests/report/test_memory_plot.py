@@ -27,20 +27,6 @@ def profile_of(policy: str, rss: dict[str, Any] | None = None) -> dict[str, Any]
     return {"title": "tiny: batch 4", **ledger(decoder), "rss": rss}
 
 
-@pytest.fixture
-def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """The figures that a test saves."""
-    found: list[Figure] = []
-    save = Figure.savefig
-
-    def keep(figure: Figure, *arguments: Any, **options: Any) -> None:
-        found.append(figure)
-        save(figure, *arguments, **options)
-
-    monkeypatch.setattr(Figure, "savefig", keep)
-    return found
-
-
 @pytest.mark.parametrize("policy", ["save_all", "full", "optimal(200KiB)"])
 def test_areas_peak_stages_and_budget(policy: str, tmp_path: Path, figures: list[Figure]) -> None:
     profile = profile_of(policy)

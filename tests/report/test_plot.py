@@ -72,20 +72,6 @@ def test_both_losses_are_drawn(tmp_path: Path) -> None:
     assert validation[:, first].nonzero()[0].min() < validation[:, last].nonzero()[0].min()
 
 
-@pytest.fixture
-def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """The figures that a test saves."""
-    found: list[Figure] = []
-    save = Figure.savefig
-
-    def keep(figure: Figure, *arguments: Any, **options: Any) -> None:
-        found.append(figure)
-        save(figure, *arguments, **options)
-
-    monkeypatch.setattr(Figure, "savefig", keep)
-    return found
-
-
 def test_panels_share_what_they_count(tmp_path: Path, figures: list[Figure]) -> None:
     picture(record(2, 1), tmp_path / "curves.png")
     assert figures[0].get_suptitle() == "Validation loss 2.200 after 2 updates"

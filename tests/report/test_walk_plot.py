@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,20 +12,6 @@ from matplotlib.image import imread
 
 from fastbp.report.walk import walk
 from fastbp.report.walk_plot import walk_plot
-
-
-@pytest.fixture
-def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """The figures that a test saves."""
-    found: list[Figure] = []
-    save = Figure.savefig
-
-    def keep(figure: Figure, *arguments: Any, **options: Any) -> None:
-        found.append(figure)
-        save(figure, *arguments, **options)
-
-    monkeypatch.setattr(Figure, "savefig", keep)
-    return found
 
 
 def test_rows_by_stop_and_position(tmp_path: Path, figures: list[Figure]) -> None:

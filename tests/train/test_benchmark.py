@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from fastbp.graph.config import DecoderConfig
-from fastbp.run import bandwidth
 from fastbp.run.contender import ContenderFailed
 from fastbp.run.limits import Limits
 from fastbp.run.products import products_of
@@ -23,12 +22,8 @@ from fastbp.train.benchmark import (
 )
 from fastbp.train.synthetic import synthetic_trainer
 
+pytestmark = pytest.mark.usefixtures("small_triad")
 SEED = DecoderConfig.preset("seed")
-
-
-@pytest.fixture(autouse=True)
-def _small_triad(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bandwidth, "triad_bytes", lambda: 12 << 10)
 
 
 def silent(what: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from fastbp.graph.config import DecoderConfig
-from fastbp.run import bandwidth
 from fastbp.run.calls import block_of
 from fastbp.run.limits import Limits
 from fastbp.run.workers import Workers
@@ -14,12 +13,8 @@ from fastbp.train.call_times import OUTSIDE, CallTimes, block_rows, measure_call
 from fastbp.train.synthetic import synthetic_trainer
 from fastbp.train.trainer import Trainer
 
+pytestmark = pytest.mark.usefixtures("small_triad")
 TINY = DecoderConfig(3, 16, 2, 32, 8, 64)
-
-
-@pytest.fixture(autouse=True)
-def _small_triad(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bandwidth, "triad_bytes", lambda: 12 << 10)
 
 
 def measured(policy: str, backend: str = "cython") -> tuple[Trainer, CallTimes]:
