@@ -65,7 +65,8 @@ class CallTimes:
                 "op": op, "direction": direction, "calls": sum(self.calls[key] for key in keys),
                 "seconds": taken, "share": taken / total,
                 "product_flops": work.product_flops, "moved_bytes": work.moved_bytes,
-                "gflops": work.product_flops / taken / 1e9, "gb_per_s": work.moved_bytes / taken / 1e9,
+                "gflops": work.product_flops / taken / 1e9 if work.product_flops else None,
+                "gb_per_s": work.moved_bytes / taken / 1e9,
                 "share_of_limit": found.share(work.product_flops or work.moved_bytes).median,
                 "limit": "FMA peak" if work.product_flops else "memory bandwidth",
             })  # fmt: skip
