@@ -43,6 +43,10 @@ class Limits:
         self.barriers.append(self._barrier.measure())
         return self.barriers[-1]
 
+    def wake_up(self) -> float:
+        """Seconds of a program of one call that does nothing: what a program costs beside its calls."""
+        return Barrier(self._team, meetings=1).measure(50)
+
     def bandwidth(self) -> float:
         """GB/s of all workers, now."""
         self.gb_per_second.append(self._memory.measure())

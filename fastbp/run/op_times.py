@@ -1,8 +1,8 @@
 """Where an update's time goes: its program cut into one piece an op and direction (or another key of its calls), each
 piece under the clock.
 
-The pieces run in the update's own order, on the data and the cache that it would find, by all workers. A piece costs a
-wake-up of the workers more than inside the update, a few microseconds.
+The pieces run in the update's own order, on the data and the cache that it would find, by all workers. A piece takes a
+wake-up of the workers more than inside the update, a few microseconds: what that takes at least is left out.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ OpKey = tuple[str, str]
 Key = TypeVar("Key", bound=Hashable)
 """What calls are told apart by."""
 Keyed = Callable[[Instruction], Key]
+SHORTEST = 1e-9
+"""Seconds: no piece takes less, however long a wake-up."""
 
 
 def op_and_direction(instruction: Instruction) -> OpKey:
@@ -48,10 +50,12 @@ class Work:
 
 
 class OpTimes(Generic[Key]):
-    """An update's program in pieces. `run()` runs them all once and gives the seconds of each key."""
+    """An update's program in pieces. `run()` runs them all once and gives the seconds of each key, `wake_up_seconds` a
+    piece taken off.
+    """
 
-    def __init__(self, decoder: Decoder, program: Program, keyed: Keyed[Key]) -> None:
-        self._runner = decoder.runner
+    def __init__(self, decoder: Decoder, program: Program, keyed: Keyed[Key], wake_up_seconds: float = 0.0) -> None:
+        self._runner, self._wake_up = decoder.runner, wake_up_seconds
         self._pieces = [
             (key, decoder.in_parts(Program(tuple(group)))) for key, group in groupby(_fused(program), keyed)
         ]
@@ -62,7 +66,7 @@ class OpTimes(Generic[Key]):
         for key, piece in self._pieces:
             start = time.perf_counter()
             self._runner.run(piece)
-            seconds[key] += time.perf_counter() - start
+            seconds[key] += max(SHORTEST, time.perf_counter() - start - self._wake_up)
         return dict(seconds)
 
 

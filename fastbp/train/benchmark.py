@@ -100,7 +100,8 @@ def sample_calls(
     rounds.
     """
     decoder = trainer.decoder
-    times = OpTimes(decoder, decoder.gradients_program.then(trainer.optimiser.program), keyed)
+    wake_up = limits.wake_up() if decoder.backend.compiled else 0.0
+    times = OpTimes(decoder, decoder.gradients_program.then(trainer.optimiser.program), keyed, wake_up)
     last, work = seconds_of(trainer.update), work_of(decoder, keyed)
     samples: dict[Key, Samples] = defaultdict(Samples)
     for _ in in_turn([None], seconds, least):

@@ -38,3 +38,7 @@ def test_the_arrays_are_made_when_they_are_needed_and_given_back(monkeypatch: py
     limits.forget_arrays()
     limits.bandwidth()
     assert made == [1, 1]
+
+
+def test_a_program_costs_something_beside_its_calls() -> None:
+    assert Limits(Workers(1)).wake_up() > 0

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from fastbp.graph.config import DecoderConfig
-from fastbp.run.op_times import OpTimes, Work, op_and_direction, work_of
+from fastbp.run.op_times import SHORTEST, OpTimes, Work, op_and_direction, work_of
+from fastbp.run.peephole import fuse
 from fastbp.train.synthetic import synthetic_trainer
 from fastbp.train.trainer import Trainer
 
@@ -67,3 +68,14 @@ def test_a_fused_pair_does_the_work_of_both() -> None:
     assert fused["linear+residual", "forward"].product_flops == 2 * 2 * N * C * (C + F)
     for attribute in ("product_flops", "moved_bytes"):
         assert sum(getattr(w, attribute) for w in apart.values()) == sum(getattr(w, attribute) for w in fused.values())
+
+
+def test_a_wake_up_is_taken_off_each_piece() -> None:
+    decoder = trainer_of().decoder
+    program = decoder.gradients_program
+    pieces = len({call.tick for call in fuse(program.instructions)})
+    more, nothing = (
+        sum(OpTimes(decoder, program, lambda call: call.tick, wake_up).run().values()) for wake_up in (-1.0, 99.0)
+    )
+    assert more > pieces
+    assert nothing == pytest.approx(pieces * SHORTEST)
