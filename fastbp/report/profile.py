@@ -12,19 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from html import escape
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rich.text import Text
-
 from fastbp.base.late import Late
+from fastbp.base.shown import Shown
+from fastbp.base.units import format_bytes
 from fastbp.graph.config import DecoderConfig
 from fastbp.memory.timeline import timeline
 from fastbp.policy.advice import cheapest_drops, planned_instead
 from fastbp.policy.cost import COSTS, Cost
 from fastbp.policy.optimal import Planner
+from fastbp.report.asked import Asked
 from fastbp.report.page import write_page
 from fastbp.report.plan import categories_json
 from fastbp.report.profile_lines import profile_lines
@@ -41,8 +41,8 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Profile:
-    """What `fastbp profile` found out; `result` is what its --json prints."""
+class Profile(Shown):
+    """What `fastbp profile` found out; `result` has the keys of its --json."""
 
     result: Mapping[str, Any]
 
@@ -61,18 +61,16 @@ class Profile:
         """Writes an HTML page that needs nothing else."""
         write_page(Path(path), self.result)
 
-    def __rich__(self) -> Text:
-        return Text("\n".join(self.lines()))
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{escape(chr(10).join(self.lines()))}</pre>"
+    def __repr__(self) -> str:
+        peak = format_bytes(self.result["peak"]["bytes"])
+        return f"<Profile: {self.result['title']}, {self.result['policy']}, peak {peak}>"
 
 
 def profile(
-    config: DecoderConfig,
-    batch: int,
+    decoder: DecoderConfig | str = "small",
+    batch: int | None = None,
     *,
-    name: str = "decoder",
+    name: str | None = None,
     policy: str = "save_all",
     cost: Cost = COSTS["roofline"],
     lossy: bool = False,
@@ -83,37 +81,41 @@ def profile(
     rss: bool = False,
     say: Say = lambda what: None,
 ) -> Profile:
-    """Profiles an update of a decoder on tokens without meaning. Calls and whole updates are measured `seconds` each,
-    and in three rounds at least; with `rss` a process of its own runs an update more, under the system's eyes.
+    """Profiles an update of a decoder on tokens without meaning; `decoder` and `batch` as in `plan`.
+
+    Calls and whole updates are measured `seconds` each, and in three rounds at least; with `rss` a process of its own
+    runs an update more, under the system's eyes. Raises InputError for what is unknown, DoesNotFit for what has no
+    room.
     """
+    asked = Asked(decoder, batch, backend, workers, dtype)
     trainer = synthetic_trainer(
-        config, batch, backend=backend, workers=workers, policy=policy, cost=cost, lossy=lossy, dtype=dtype,
-        progress=say,
+        asked.config, asked.sequences, backend=backend, workers=workers, policy=policy, cost=cost, lossy=lossy,
+        dtype=dtype, progress=say,
     )  # fmt: skip
-    decoder = trainer.decoder
-    limits = Limits(decoder.runner.workers if decoder.backend.compiled else Workers(1), dtype)
+    built = trainer.decoder
+    limits = Limits(built.runner.workers if built.backend.compiled else Workers(1), dtype)
     say("calls")
     calls = measure_calls(trainer, limits, seconds)
     say("updates")
     update = update_row(trainer, limits, seconds)
     ops = calls.op_rows()
     result = {
-        "title": f"{name}: batch {batch}, context {config.context}, {dtype}",
-        **ledger(decoder),
-        "backend": decoder.backend.name, "workers": decoder.workers,
+        "title": f"{name or asked.name}: batch {asked.sequences}, context {asked.config.context}, {dtype}",
+        **ledger(built),
+        "backend": built.backend.name, "workers": built.workers,
         "update": update | {"calls_seconds": sum(row["seconds"] for row in ops)},
         "limits": {
             "fma_peak_gflops": median(limits.gflops[limits.workers]),
             "memory_gb_per_second": median(limits.gb_per_second),
         },
-        "ops": ops, "blocks": block_rows(calls, decoder.simulation), "rss": None,
+        "ops": ops, "blocks": block_rows(calls, built.simulation), "rss": None,
     }  # fmt: skip
     del trainer
     say("advice")
-    result["advice"] = advice(decoder, cost, lossy)
+    result["advice"] = advice(built, cost, lossy)
     if rss:
         say("resident memory")
-        result["rss"] = resident_update(decoder, update["seconds"]["median"])
+        result["rss"] = resident_update(built, update["seconds"]["median"])
     return Profile(result)
 
 

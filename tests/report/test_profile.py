@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from fastbp.base.units import format_bytes
 from fastbp.graph.config import DecoderConfig
 from fastbp.memory.layout import layout_bytes
 from fastbp.policy.named import make_plan
@@ -143,6 +144,13 @@ def test_a_profile_of_json_is_the_same_profile(tmp_path: Path) -> None:
     for save, name in ((found.save_plot, "p.png"), (found.save_page, "p.html")):
         save(tmp_path / name)
         assert (tmp_path / name).stat().st_size > 10_000
+
+
+def test_a_preset_is_asked_for_by_its_name() -> None:
+    found = profile("seed", seconds=0.001, backend="numpy")
+    assert found.result["title"] == "seed: batch 1, context 8, float32"
+    peak = format_bytes(found.result["peak"]["bytes"])
+    assert repr(found) == f"<Profile: seed: batch 1, context 8, float32, save_all, peak {peak}>"
 
 
 def test_matplotlib_is_imported_for_a_picture_alone() -> None:
