@@ -10,6 +10,12 @@ from fastbp.report.columns import table_lines, wrapped
 
 Row = Mapping[str, Any]
 
+OPS_TITLE = (
+    "Ops in an update: % of the FMA peak where products dominate (GFLOP/s),",
+    "else of the memory's bandwidth (GB/s; above 100: the caches gave more)",
+)
+"""What is said above a table of ops."""
+
 
 def bench_lines(result: Row) -> list[str]:
     """Everything that `fastbp bench` found out."""
@@ -19,8 +25,7 @@ def bench_lines(result: Row) -> list[str]:
         "Products by 1 worker and by all: GFLOP/s, % of the FMA peak beside [range]",
         *product_lines(result["gemm"], result["workers"]),
         "",
-        "Ops in an update: % of the FMA peak where products dominate (GFLOP/s),",
-        "else of the memory's bandwidth (GB/s; above 100: the caches gave more)",
+        *OPS_TITLE,
         *op_lines(result["ops"]),
         "",
         *_update(result["update"]),

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from fastbp.base.units import format_bytes, format_count
-from fastbp.report.bench import milliseconds
+from fastbp.report.bench import OPS_TITLE, milliseconds
 from fastbp.report.columns import table_lines, wrapped
 from fastbp.report.plan import live_lines
 
@@ -29,6 +29,7 @@ def profile_lines(profile: Row) -> list[str]:
     lines = [
         *_head(profile),
         "",
+        *OPS_TITLE,
         *op_lines(profile["ops"]),
         "",
         *block_lines(profile["blocks"]),
