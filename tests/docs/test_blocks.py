@@ -29,7 +29,7 @@ SMALL = {
     "compare": "--preset seed --policies full --repeat 1 --workers 1",
     "fit": "--preset seed --memory 128KiB --workers 1",
     "bench": "--preset seed --seconds 0.01",
-    "profile": "--preset seed --seconds 0.01 --workers 1",
+    "profile": "--preset seed --seconds 0.01 --workers 1 --cost flops",
 }
 """Options behind those of a command in an `sh` block."""
 TEXT = "".join(f"The function of {i} and {j} is {i * j}.\n" for i in range(12) for j in range(12))
