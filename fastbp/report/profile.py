@@ -96,14 +96,15 @@ def profile(
     limits = Limits(built.runner.workers if built.backend.compiled else Workers(1), dtype)
     say("calls")
     calls = measure_calls(trainer, limits, seconds)
-    say("updates")
-    update = update_row(trainer, limits, seconds)
     ops = calls.op_rows()
+    calls_seconds = sum(row["seconds"] for row in ops)
+    say("updates")
+    update = update_row(trainer, limits, seconds, calls_seconds)
     result = {
         "title": f"{name or asked.name}: batch {asked.sequences}, context {asked.config.context}, {dtype}",
         **ledger(built),
         "backend": built.backend.name, "workers": built.workers,
-        "update": update | {"calls_seconds": sum(row["seconds"] for row in ops)},
+        "update": update | {"calls_seconds": calls_seconds},
         "limits": {
             "fma_peak_gflops": median(limits.gflops[limits.workers]),
             "memory_gb_per_second": median(limits.gb_per_second),

@@ -130,9 +130,11 @@ def measure_ops(trainer: Trainer, limits: Limits, seconds: float) -> list[Row]:
     return sorted(rows, key=lambda row: -row["seconds"])
 
 
-def measure_update(trainer: Trainer, limits: Limits, seconds: float, least: int = 5) -> Row:
-    """Whole updates: forward, backward, clipping and AdamW; at least `least` turns."""
-    last, samples = seconds_of(trainer.update), Samples()
+def measure_update(trainer: Trainer, limits: Limits, seconds: float, least: int = 5, last: float | None = None) -> Row:
+    """Whole updates: forward, backward, clipping and AdamW; at least `least` turns. `last` are the seconds of an update
+    that ran a moment ago, where one did.
+    """
+    last, samples = seconds_of(trainer.update) if last is None else last, Samples()
     for _ in in_turn([None], seconds, least):
         peak = limits.peak() * 1e9
         limits.barrier()

@@ -111,8 +111,8 @@ def recomputed_bytes(schedule: Schedule) -> dict[int | None, int]:
     return found
 
 
-def update_row(trainer: Trainer, limits: Limits, seconds: float) -> Row:
-    """Whole updates."""
-    row = measure_update(trainer, limits, seconds, LEAST_ROUNDS)
+def update_row(trainer: Trainer, limits: Limits, seconds: float, last: float | None = None) -> Row:
+    """Whole updates; `last` as in `measure_update`."""
+    row = measure_update(trainer, limits, seconds, LEAST_ROUNDS, last)
     low, high = row.pop("seconds_range")
     return row | {"seconds": {"median": row["seconds"], "min": low, "max": high}}
