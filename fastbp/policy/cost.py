@@ -63,7 +63,7 @@ class Roofline:
 @dataclass(frozen=True)
 class Measured:
     """Nanoseconds by (node's name within its block, when, rows), from fastbp/run/seconds.py. What was never run again
-    costs as much as it does forward.
+    costs as much as it does forward, slices of other sizes as much as those next in size.
     """
 
     nanoseconds: Mapping[tuple[str, str, int], int]
@@ -72,20 +72,27 @@ class Measured:
         if when == BACKWARD and node.op.backward is None:
             return 0
         name = node.name.split(".", 2)[-1] if node.block is not None else node.name
-        if (name, when, rows) not in self.nanoseconds:
-            when = FORWARD
-        return self.nanoseconds[name, when, rows]
+        found = self.nanoseconds.get((name, when, rows))
+        return self._next_to(name, when, rows) if found is None else found
+
+    def _next_to(self, name: str, when: str, rows: int) -> int:
+        known = {size: cost for (of, then, size), cost in self.nanoseconds.items() if (of, then) == (name, when)}
+        if when == AGAIN and rows not in known:
+            return self.nanoseconds.get((name, FORWARD, rows)) or self._next_to(name, FORWARD, rows)
+        if not known:
+            raise KeyError((name, when))
+        return known[min(known, key=lambda size: abs(size - rows))]
 
 
 def schedule_cost(schedule: Schedule, cost: Cost) -> int:
-    """What the calls of a schedule's blocks cost; the head, which no plan makes dearer, is left out."""
+    """What the calls of a schedule's blocks and of its head cost, and whatever runs again."""
     graph, total = schedule.graph, 0
     for action in schedule.actions:
         if isinstance(action, Forward | Backward):
             node = graph.by_name[action.node]
             units = action.rows[1] - action.rows[0] if action.rows else node.rows
             when = BACKWARD if isinstance(action, Backward) else AGAIN if isinstance(action, Recompute) else FORWARD
-            if node.block is not None:
+            if node.block is not None or when == AGAIN or (node is graph.nodes[-1] and when == BACKWARD):
                 total += cost.of(graph, node, when, units * graph.tokens_per_unit(node)) * units // node.rows
     return total
 

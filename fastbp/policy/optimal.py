@@ -19,6 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,11 +27,11 @@ from fastbp.base.errors import DoesNotFit
 from fastbp.base.units import exact_bytes, format_bytes
 from fastbp.graph.graph import Graph
 from fastbp.memory.layout import layout_bytes
-from fastbp.policy.cost import AGAIN, COSTS, Cost
+from fastbp.policy.cost import AGAIN, BACKWARD, COSTS, Cost
 from fastbp.policy.live_sets import Prices, live_sets
-from fastbp.policy.options import Option, options
+from fastbp.policy.options import Option, head_slices, options
 from fastbp.schedule.effects import Effects
-from fastbp.schedule.plan import LOGITS_BYTES, Plan, Slices, head_rows, require_packable
+from fastbp.schedule.plan import Plan, Slices, require_packable
 from fastbp.schedule.schedule import head_actions
 from fastbp.schedule.simulate import padded
 
@@ -53,10 +54,18 @@ class Step:
     flops: int
 
 
+class Head(NamedTuple):
+    """The head in slices of so many rows: bytes live, beside what the blocks keep, and what it costs."""
+
+    rows: int
+    nbytes: int
+    cost: int
+
+
 @dataclass(frozen=True)
 class Found:
     """A plan, and what it is foreseen to need: the most bytes live at any tick, FLOPs that run again, and the cost of
-    all blocks in the planner's measure.
+    all blocks and of the head in the planner's measure.
     """
 
     plan: Plan
@@ -92,16 +101,13 @@ class Planner:
         return options(self.graph, self.cost, self.lossy)
 
     @cached_property
-    def heads(self) -> list[tuple[int, int]]:
-        """(rows, bytes) of the head's slices, the largest first."""
-        found: dict[int, int] = {}
-        limit = LOGITS_BYTES
-        while limit and min(found, default=1 << 30) > 16:
-            rows = head_rows(self.graph, limit)
-            if rows not in found:
-                found[rows] = self._head_bytes(rows)
-            limit //= 2
-        return list(found.items())
+    def heads(self) -> list[Head]:
+        """The ways to walk the head, the largest slices first."""
+        head = self.graph.nodes[-1]
+        return [
+            Head(rows, self._head_bytes(rows), self.cost.of(self.graph, head, BACKWARD, rows))
+            for rows in head_slices(self.graph)
+        ]
 
     def _head_bytes(self, rows: int) -> int:
         """The most that is live at the head, the blocks' kept tensors left out."""
@@ -259,16 +265,21 @@ class Planner:
         every = range(len(self._every_step))
         return frozenset(j for j in every if any(beats(i, j) for i in every))
 
+    def _ending(self, last: Labels, limit: int) -> tuple[int, int, Head] | None:
+        """What blocks and head cost together, at the label and with the head that cost least."""
+        found = []
+        for head in self.heads:
+            at = int(np.searchsorted(last.kept, limit - head.nbytes, "right")) - 1
+            if at >= 0:  # of the labels that leave enough, the last costs least
+                found.append((int(last.cost[at]) + head.cost * TIES, at, head))
+        return min(found, key=lambda each: each[0], default=None)
+
     def _traced(self, labels: list[Labels], limit: int) -> Found | None:
-        steps = self._every_step
-        last, least = labels[-1], min(nbytes for _, nbytes in self.heads)
-        fits = np.flatnonzero(last.kept + least <= limit)
-        if not len(fits):
+        steps, ending = self._every_step, self._ending(labels[-1], limit)
+        if ending is None:
             return None
-        at = int(fits[np.argmin(last.cost[fits])])
-        total, flops = int(last.cost[at]), 0
-        rows = next(rows for rows, nbytes in self.heads if last.kept[at] + nbytes <= limit)
-        peak = int(last.kept[at]) + dict(self.heads)[rows]
+        total, at, head = ending
+        peak, flops = int(labels[-1].kept[at]) + head.nbytes, 0
         keep, packed, slices = {"final.x"}, set[str](), [Slices(1, 1)] * self.graph.blocks
         block = self.graph.blocks
         while block:
@@ -281,7 +292,7 @@ class Planner:
             keep |= {f"blocks.{block}.{name}" for name in step.option.keep}
             keep |= {f"blocks.{block}.x"} if step.with_input else set()
             packed |= {f"blocks.{block}.{name}" for name in step.option.packed} & keep
-        plan = Plan("optimal", frozenset(keep), rows, tuple(slices), packed=frozenset(packed))
+        plan = Plan("optimal", frozenset(keep), head.rows, tuple(slices), packed=frozenset(packed))
         return Found(plan, peak, flops, total // TIES)
 
 

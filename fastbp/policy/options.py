@@ -25,7 +25,7 @@ from fastbp.schedule.actions import Pack, Recompute, Unpack
 from fastbp.schedule.block_walk import BlockWalk
 from fastbp.schedule.effects import Effects, buffer_bytes
 from fastbp.schedule.local import packed as in_bfloat16
-from fastbp.schedule.plan import Plan, Slices
+from fastbp.schedule.plan import LOGITS_BYTES, TOGETHER, Plan, Slices, head_rows
 from fastbp.schedule.simulate import padded
 
 COSTLY = (("qkv",), ("o", "lse", "p"), ("mid",), ("u",))
@@ -98,6 +98,16 @@ def slicings(graph: Graph) -> list[Slices]:
     found = [Slices(sequences, rows) for rows in _parts(tokens)]
     if sequences > 1:
         found += [Slices(1, rows) for rows in _parts(length)]
+    return found
+
+
+def head_slices(graph: Graph) -> list[int]:
+    """Rows of the head's slices worth trying, the largest first, each some half of the one before."""
+    found, limit = [head_rows(graph)], LOGITS_BYTES // 2
+    while limit and found[-1] > TOGETHER:
+        rows = head_rows(graph, limit)
+        found += [rows] if rows != found[-1] else []
+        limit //= 2
     return found
 
 

@@ -1,9 +1,10 @@
 """What every call of a block takes on this machine, in the slices that a planner chooses from; kept per CPU and shape.
 
-A decoder of one block and two letters runs its calls one by one under the clock, with all of the block dropped, so that
-every call is made forward, again and backward. Its forward and its backward pass also run whole, as in training: fused,
-and without a rest between calls. What the calls take is scaled to add up to that. Blocks are alike, and the head is not
-the planner's to choose. For a lossy planner a second decoder keeps all of the block as bfloat16.
+A decoder of two blocks and two letters runs its calls one by one under the clock, with all of the blocks dropped, so
+that every call is made forward, again and backward; two blocks, so that a large one's weights come from memory. Its
+forward and its backward pass also run whole, as in training: fused, and without a rest between calls. What the calls
+take is scaled to add up to that. Blocks are alike. The head, with all its letters, runs in slices of its own. For a
+lossy planner a second decoder keeps all of the blocks as bfloat16.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
@@ -23,13 +24,14 @@ from fastbp.graph.decoder import decoder_graph
 from fastbp.graph.graph import Graph, Node
 from fastbp.policy.cost import AGAIN, BACKWARD, FORWARD, Measured
 from fastbp.policy.named import short_name
-from fastbp.policy.options import AS_COMPUTED, slicings
+from fastbp.policy.options import AS_COMPUTED, head_slices, slicings
 from fastbp.run.backend import choose_backend
 from fastbp.run.barrier import Barrier
 from fastbp.run.cpu_name import cpu_name
 from fastbp.run.decoder import Decoder
 from fastbp.run.instruction import Instruction
 from fastbp.run.kept import keep, kept
+from fastbp.run.measure import seconds_of
 from fastbp.run.program import Program
 from fastbp.run.workers import choose_workers
 from fastbp.schedule.actions import Backward, Forward, Pack, Recompute, Reduce, Unpack
@@ -37,6 +39,8 @@ from fastbp.schedule.plan import Plan, Slices
 
 RUNS = 5
 """Passes in each kind of slices; a call's time is their median, behind a pass that is not counted."""
+HEAD_SLICES = 3
+"""Of a kind that are run; one of GPT-2's largest takes a quarter of a second."""
 
 Key = tuple[str, str, int]
 Say = Callable[[str], None]
@@ -47,39 +51,73 @@ def seconds_of_calls(
     lossy: bool = False, say: Say = lambda what: None,
 ) -> Measured:  # fmt: skip
     """The costs of a block's calls: those that are kept, else measured now and kept."""
-    backend = choose_backend(backend).name
-    workers = choose_workers(workers, decoder_graph(config, batch).products_per_pass)
-    name = _name(config, batch, backend, workers, dtype, *(["lossy"] if lossy else []))
+    graph = decoder_graph(config, batch)
+    how = (choose_backend(backend).name, choose_workers(workers, graph.products_per_pass), dtype)
+    shape = {key: value for key, value in config.to_json().items() if key not in ("blocks", "vocab")}
+    blocks = _kept(
+        ["whole passes", shape, batch, *how, *(["lossy"] if lossy else [])],
+        lambda: _measure(config, batch, *how, lossy, say),
+    )
+    head = _kept(
+        ["head", config.width, config.vocab, graph.tokens, *how], lambda: _measure_head(config, batch, *how, say)
+    )
+    return Measured(blocks | head)
+
+
+def _kept(what: list[Any], measure: Callable[[], dict[Key, float]]) -> dict[Key, int]:
+    """Nanoseconds: those that are kept for this CPU, else measured now and kept."""
+    name = json.dumps([cpu_name(), *what])
     found = kept("seconds.json").get(name)
     if found is None:
-        found = _as_json(_measure(config, batch, backend, workers, dtype, lossy, say))
+        found = [[*key, max(1, round(1e9 * seconds))] for key, seconds in measure().items()]
         with suppress(OSError):
             keep("seconds.json", name, found)
-    return Measured({(node, when, rows): nanoseconds for node, when, rows, nanoseconds in found})
-
-
-def _name(config: DecoderConfig, batch: int, *how: Any) -> str:
-    shape = {key: value for key, value in config.to_json().items() if key not in ("blocks", "vocab")}
-    return json.dumps(["whole passes", cpu_name(), shape, batch, *how])
-
-
-def _as_json(found: Mapping[Key, float]) -> list[list[Any]]:
-    return [[*key, max(1, round(1e9 * seconds))] for key, seconds in found.items()]
+    return {(node, when, rows): nanoseconds for node, when, rows, nanoseconds in found}
 
 
 def _measure(
     config: DecoderConfig, batch: int, backend: str, workers: int, dtype: str, lossy: bool, say: Say
 ) -> dict[Key, float]:
-    one = replace(config, blocks=1, vocab=2)
-    graph = decoder_graph(one, batch)
+    two = replace(config, blocks=2, vocab=2)
+    graph = decoder_graph(two, batch)
     found: dict[Key, float] = {}
     for slices in slicings(graph):
         say(f"slices of {slices.sequences} sequences and {slices.rows} rows")
-        plan = Plan("measured", frozenset({"blocks.0.x", "final.x"}), graph.tokens, (slices,))
+        plan = Plan("measured", frozenset({"blocks.0.x", "blocks.1.x", "final.x"}), graph.tokens, (slices, slices))
         plans = [plan, _all_packed(graph, plan)] if lossy else [plan]
         for each in reversed(plans):  # calls that both make are the first one's
-            found |= _of_slices(Decoder(one, batch, plan=each, backend=backend, workers=workers, dtype=dtype), slices)
+            found |= _of_slices(Decoder(two, batch, plan=each, backend=backend, workers=workers, dtype=dtype), slices)
+    return {key: seconds for key, seconds in found.items() if key[0] != graph.nodes[-1].name}
+
+
+def _measure_head(
+    config: DecoderConfig, batch: int, backend: str, workers: int, dtype: str, say: Say
+) -> dict[Key, float]:
+    """Seconds of the head over all rows, with the final norm, by the rows of a slice."""
+    one = replace(config, blocks=1)
+    graph = decoder_graph(one, batch)
+    found: dict[Key, float] = {}
+    for rows in head_slices(graph):
+        say(f"the head, {rows} rows at a time")
+        plan = Plan("measured", frozenset({"blocks.0.x", "final.x"}), rows)
+        decoder = Decoder(one, batch, plan=plan, backend=backend, workers=workers, dtype=dtype)
+        found[graph.nodes[-1].name, BACKWARD, rows] = _of_head(decoder, rows)
     return found
+
+
+def _of_head(decoder: Decoder, rows: int) -> float:
+    """The first few slices stand for all."""
+    decoder.initialise(0)
+    decoder.runner.run(decoder.in_parts(Program(tuple(_halves(decoder)[0]))))
+    nodes, last = {node.name for node in decoder.graph.nodes[-2:]}, HEAD_SLICES * rows
+
+    def counts(instruction: Instruction) -> bool:
+        action = decoder.schedule.actions[instruction.tick]
+        return isinstance(action, Forward | Backward) and action.node in nodes and (action.rows or (0, 0))[1] <= last
+
+    program = decoder.in_parts(Program(tuple(filter(counts, decoder.gradients_program.instructions))))
+    taken = [seconds_of(lambda: decoder.runner.run(program)) for _ in range(RUNS + 1)]
+    return statistics.median(taken[1:]) * decoder.graph.tokens / min(last, decoder.graph.tokens)
 
 
 def _all_packed(graph: Graph, plan: Plan) -> Plan:

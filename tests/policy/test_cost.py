@@ -33,4 +33,11 @@ def test_what_was_measured_is_looked_up_by_the_name_within_a_block() -> None:
     assert [measured.of(GRAPH, node, when, 64) for when in (FORWARD, AGAIN, BACKWARD)] == [7, 7, 9]
     assert measured.of(GRAPH, GRAPH.by_name["blocks.0.mid"], BACKWARD, 64) == 0
     with pytest.raises(KeyError):
-        measured.of(GRAPH, node, FORWARD, 32)
+        measured.of(GRAPH, GRAPH.by_name["blocks.0.z"], FORWARD, 64)
+
+
+def test_another_size_costs_what_the_next_one_does_and_again_what_forward_does_where_it_never_ran() -> None:
+    measured = Measured({("u", FORWARD, 64): 7, ("u", FORWARD, 16): 5, ("u", AGAIN, 64): 8})
+    node = GRAPH.by_name["blocks.0.u"]
+    assert [measured.of(GRAPH, node, FORWARD, rows) for rows in (8, 17, 63, 512)] == [5, 5, 7, 7]
+    assert [measured.of(GRAPH, node, AGAIN, rows) for rows in (64, 16)] == [8, 5]

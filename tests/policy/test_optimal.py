@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from fastbp.base.errors import DoesNotFit, InputError
 from fastbp.graph.config import DecoderConfig
 from fastbp.graph.decoder import decoder_graph
-from fastbp.graph.graph import Graph
+from fastbp.graph.graph import Graph, Node
 from fastbp.memory.layout import lay_out
 from fastbp.policy.bound import lower_bound
-from fastbp.policy.cost import COSTS
+from fastbp.policy.cost import COSTS, Flops, schedule_cost
 from fastbp.policy.named import make_plan
 from fastbp.policy.optimal import Planner, Step
 from fastbp.policy.options import AS_COMPUTED, keep_sets, slicings
@@ -59,6 +59,8 @@ def test_what_is_foreseen_is_what_simulate_finds(name: str, cost: str, lossy: bo
         simulation = simulate(training_schedule(GRAPHS[name], found.plan))
         assert (simulation.peak_bytes, simulation.recomputed_flops) == (found.peak_bytes, found.recomputed_flops)
         assert simulation.peak_bytes <= budget
+        if cost == "flops" and not lossy:
+            assert schedule_cost(simulation.schedule, COSTS[cost]) == found.cost
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -84,11 +86,28 @@ def test_a_byte_less_than_the_smallest_is_refused_with_the_smallest(name: str) -
         planner.plan(planner.smallest_bytes - 1)
 
 
+def test_small_slices_of_the_head_are_paid_for() -> None:
+    """A budget's last bytes go to the head's slices rather than to a tensor that is cheaply made again."""
+
+    class DearHead(Flops):
+        def of(self, graph: Graph, node: Node, when: str, rows: int) -> int:
+            head = node is graph.nodes[-1]
+            return graph.tokens // rows * 10**12 if head else super().of(graph, node, when, rows)
+
+    found = GRAPHS["large head"]
+    free, dear = Planner(found, COSTS["flops"]), Planner(found, DearHead())
+    budgets = range(free.smallest_bytes, free.largest_bytes, max(1, (free.largest_bytes - free.smallest_bytes) // 20))
+    pairs = [(free.search(budget), dear.search(budget)) for budget in budgets]
+    rows = [(one.plan.head_rows, other.plan.head_rows) for one, other in pairs if one and other]
+    assert all(one <= other for one, other in rows)
+    assert any(one < other for one, other in rows)
+
+
 def everything(found: Graph, planner: Planner) -> list[tuple[int, int]]:
     """(peak, FLOPs) of every plan of the class without segments, by building each: no code of the planner's search."""
     names = {name.split(".", 2)[2] for name in found.read_by_backward if name.startswith("blocks.0.")} - {"x"}
     ways = list(product(keep_sets(names), slicings(found)))
-    rows = [rows for rows, _ in planner.heads]
+    rows = [head.rows for head in planner.heads]
     result = []
     for walk in product(ways, repeat=found.blocks):
         for first, head in product((True, False), rows):

@@ -41,7 +41,7 @@ def test_a_lossy_planner_finds_every_conversion_too() -> None:
 def test_it_is_measured_once_for_a_shape_whatever_its_depth(monkeypatch: pytest.MonkeyPatch) -> None:
     first = seconds_of_calls(CONFIG, 2)
     monkeypatch.setattr(seconds, "_measure", lambda *_: pytest.fail("measured again"))
-    assert seconds_of_calls(DecoderConfig(5, 32, 2, 64, 128, 70), 2) == first
+    assert seconds_of_calls(DecoderConfig(5, 32, 2, 64, 128, 50), 2) == first
     with pytest.raises(pytest.fail.Exception):
         seconds_of_calls(CONFIG, 3)
 
