@@ -36,8 +36,8 @@ TEXT = "".join(f"The function of {i} and {j} is {i * j}.\n" for i in range(12) f
 VARIES = (
     (r"(loss +\d\.\d\d)\d+", r"\1"),  # the last bits of a loss are the CPU's
     (r"[\d.,]+ [kM]? ?tokens/s, [\d.]+ (s|ms|us) an update, [\d.]+ GFLOP/s", "a speed"),
-    (r"\d+ of \d+ cores, [\d.]+ MiB resident", "some cores, some memory"),
-    (r"[\d.]+ \[[\d.]+-[\d.]+\] +[\d.]+ +[\d.]+ MiB", "milliseconds, times save_all's, resident memory"),
+    (r"\d+ of \d+ cores, [\d.]+ [MG]iB resident", "some cores, some memory"),
+    (r"[\d.]+ \[[\d.]+-[\d.]+\] +[\d.]+ +[\d.]+ [MG]iB", "milliseconds, times save_all's, resident memory"),
     (r"error against central differences [\d.]+e-\d+", "a small error"),
     (r"─+", "─"),
     (r" +", " "),  # columns are as wide as their numbers
