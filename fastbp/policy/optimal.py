@@ -255,15 +255,12 @@ class Planner:
     @cached_property
     def _beaten(self) -> frozenset[int]:
         """Steps than which one that may begin at the same blocks, and as long, keeps less and costs less."""
-        kept, cost = ([getattr(step, name) for step in self._every_step] for name in ("kept_bytes", "cost"))
-        lengths = [(step.blocks, step.with_input) for step in self._every_step]
-
-        def beats(i: int, j: int) -> bool:
-            better = kept[i] <= kept[j] and cost[i] <= cost[j] and (kept[i], cost[i]) != (kept[j], cost[j])
-            return better and lengths[i] == lengths[j]
-
-        every = range(len(self._every_step))
-        return frozenset(j for j in every if any(beats(i, j) for i in every))
+        steps = self._every_step
+        figures = np.array([(step.kept_bytes, step.cost, step.blocks, step.with_input) for step in steps], np.int64)
+        kept, cost, blocks, with_input = (column[:, None] for column in figures.T)
+        alike = (blocks == blocks.T) & (with_input == with_input.T)
+        better = (kept <= kept.T) & (cost <= cost.T) & ((kept < kept.T) | (cost < cost.T))
+        return frozenset(np.flatnonzero((alike & better).any(0)).tolist())
 
     def _ending(self, last: Labels, limit: int) -> tuple[int, int, Head] | None:
         """What blocks and head cost together, at the label and with the head that cost least."""

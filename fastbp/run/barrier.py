@@ -42,3 +42,8 @@ class Barrier:
             self._team.run(self._program)
             best = min(best, time.perf_counter() - start)
         return best / self._meetings
+
+
+def wake_up(team: Workers) -> float:
+    """Seconds of a program of one call that does nothing: what a program costs beside its calls, at least."""
+    return Barrier(team, meetings=1).measure(50)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from functools import cached_property
 
 from fastbp.run.bandwidth import MemoryBandwidth
-from fastbp.run.barrier import Barrier
+from fastbp.run.barrier import Barrier, wake_up
 from fastbp.run.fma_peak import FmaPeak
 from fastbp.run.workers import Workers
 
@@ -44,8 +44,8 @@ class Limits:
         return self.barriers[-1]
 
     def wake_up(self) -> float:
-        """Seconds of a program of one call that does nothing: what a program costs beside its calls."""
-        return Barrier(self._team, meetings=1).measure(50)
+        """Seconds that a program costs beside its calls, now."""
+        return wake_up(self._team)
 
     def bandwidth(self) -> float:
         """GB/s of all workers, now."""

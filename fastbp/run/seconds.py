@@ -26,12 +26,13 @@ from fastbp.policy.cost import AGAIN, BACKWARD, FORWARD, Measured
 from fastbp.policy.named import short_name
 from fastbp.policy.options import AS_COMPUTED, head_slices, slicings
 from fastbp.run.backend import choose_backend
-from fastbp.run.barrier import Barrier
+from fastbp.run.barrier import wake_up
 from fastbp.run.cpu_name import cpu_name
 from fastbp.run.decoder import Decoder
 from fastbp.run.instruction import Instruction
 from fastbp.run.kept import keep, kept
 from fastbp.run.measure import seconds_of
+from fastbp.run.op_times import SHORTEST
 from fastbp.run.program import Program
 from fastbp.run.workers import choose_workers
 from fastbp.schedule.actions import Backward, Forward, Pack, Recompute, Reduce, Unpack
@@ -156,7 +157,7 @@ class _PassClock:
 
     def __init__(self, decoder: Decoder, calls: Sequence[tuple[Key, Instruction]]) -> None:
         self._runner = decoder.runner
-        self._wake_up = Barrier(decoder.runner.workers, meetings=1).measure(50) if decoder.backend.compiled else 0.0
+        self._wake_up = wake_up(decoder.runner.workers) if decoder.backend.compiled else 0.0
         self._whole = decoder.in_parts(Program(tuple(instruction for _, instruction in calls)))
         self._pieces = [(key, decoder.in_parts(Program((instruction,)))) for key, instruction in calls]
 
@@ -171,7 +172,7 @@ class _PassClock:
     def _seconds(self, program: Program) -> float:
         start = time.perf_counter()
         self._runner.run(program)
-        return max(1e-9, time.perf_counter() - start - self._wake_up)
+        return max(SHORTEST, time.perf_counter() - start - self._wake_up)
 
 
 def _keys(decoder: Decoder, slices: Slices) -> Callable[[Instruction], Key]:

@@ -10,7 +10,7 @@ from fastbp.base.dims import Dims, size_of
 from fastbp.graph.graph import Graph, Node
 from fastbp.ops.op import FIRST
 from fastbp.ops.registry import OPS
-from fastbp.schedule.actions import Action, Backward, Forward, Free, Pack, Reduce, Unpack
+from fastbp.schedule.actions import Action, Backward, Forward, Free, Local, Pack, Reduce, Unpack
 from fastbp.schedule.local import PACKED, Rows, local, packed, parted, tensor_of
 
 
@@ -33,6 +33,7 @@ class Effects:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
+        self._known: dict[tuple[str, str, Rows | None, Local], Effect] = {}
         self._known_names: dict[tuple[str, bool], tuple[tuple[str, ...], tuple[str, ...]]] = {}
         self._known_scratch: dict[tuple[str, bool, int | None], tuple[tuple[str, int], ...]] = {}
 
@@ -125,6 +126,12 @@ class Effects:
         if isinstance(action, Pack | Unpack):
             real, half = (placed(action, action.tensor),), (packed(action.tensor),)
             return Effect(real, half) if isinstance(action, Pack) else Effect(half, real)
+        key = (action.letter, action.node, action.rows, action.local)
+        if key not in self._known:
+            self._known[key] = self._of_node(action)
+        return self._known[key]
+
+    def _of_node(self, action: Forward | Backward) -> Effect:
         backward = isinstance(action, Backward)
         reads, writes = self._names(action.node, backward)
         scratch = self.scratch(action.node, backward, action.rows[1] - action.rows[0] if action.rows else None)
