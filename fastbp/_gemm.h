@@ -33,6 +33,8 @@ static struct {
 #define FAR_BYTES 2048 /* columns of A further apart than this are out of reach of the hardware's prefetching */
 
 #define FEW_ROWS 192             /* rows of a worker that pay for copying all of B */
+#define FEWEST_ROWS 32           /* the same where B is small and stays in the second-level cache */
+#define SMALL_BYTES (1 << 19)    /* such a B */
 #define CHUNK (64 / REAL_BYTES)  /* terms between bursts of fetching: a row of A moves on by a line */
 #define AHEAD 12                 /* terms between a load and its prefetch */
 #define FAR_AHEAD 32             /* the same for far columns, which come from memory */
@@ -415,8 +417,9 @@ static __attribute__((unused)) void shared_gemm_also(
     real *scratch, const Also *also)
 {
     const int wide = N >= 2 * LANES * workers;
+    const int64_t few = K * N * REAL_BYTES > SMALL_BYTES ? FEW_ROWS : FEWEST_ROWS;
     int64_t m0 = 0, m1 = M, j0 = 0, j1 = N;
-    if (wide && (M < FEW_ROWS * workers || (a_col != 1 && N > M)))
+    if (wide && (M < few * workers || (a_col != 1 && N > M)))
         j0 = share(N, worker, workers, LANES), j1 = share(N, worker + 1, workers, LANES);
     else
         m0 = share(M, worker, workers, TILE_ROWS), m1 = share(M, worker + 1, workers, TILE_ROWS);

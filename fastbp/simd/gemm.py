@@ -14,6 +14,8 @@ vector_bytes = TARGET.vector_bytes
 tile_height, tile_vectors = TARGET.tile_rows[0], TARGET.tile_vectors
 FEW_ROWS = 192
 """Rows of a worker that pay for copying all of B."""
+FEWEST_ROWS, SMALL_BYTES = 32, 1 << 19
+"""The same where B is small and stays in the second-level cache."""
 
 
 def gemm_entry(args, M, N, K, a, a_row, a_col, b, b_row, b_col, c, c_row, init, init_row, scratch, sums):
@@ -64,8 +66,9 @@ def shared_gemm(
     size = itemsize(args)
     unit = vector_bytes // size
     m0, m1, j0, j1 = 0, M, 0, N
-    few, wide = workers * FEW_ROWS > M, 2 * unit * workers <= N
-    if wide and (few or (a_col != 1 and N > M)):
+    few = FEW_ROWS if K * N * size > SMALL_BYTES else FEWEST_ROWS
+    wide = 2 * unit * workers <= N
+    if wide and (workers * few > M or (a_col != 1 and N > M)):
         j0, j1 = share(N, worker, workers, unit)
     else:
         m0, m1 = share(M, worker, workers, tile_height)

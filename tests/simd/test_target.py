@@ -108,8 +108,8 @@ def test_the_c_product_has_the_same_constants() -> None:
     header = (Path(fastbp.__file__).parent / "_gemm.h").read_text()
     defined = dict(re.findall(r"#define (\w+) +(.*?) *(?:/\*.*)?\n", header))
     twins = {
-        scratch: ("DEPTH", "ROWS", "PANELS"), blocks: ("FAR_BYTES", "CACHED_BYTES"), gemm: ("FEW_ROWS",),
-        microkernel: ("AHEAD", "FAR_AHEAD"),
+        scratch: ("DEPTH", "ROWS", "PANELS"), blocks: ("FAR_BYTES", "CACHED_BYTES"),
+        gemm: ("FEW_ROWS", "FEWEST_ROWS", "SMALL_BYTES"), microkernel: ("AHEAD", "FAR_AHEAD"),
     }  # fmt: skip
     for module, names in twins.items():
         for name in names:
