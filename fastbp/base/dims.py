@@ -13,9 +13,11 @@ class Dims(Mapping[str, int]):
     """An immutable binding of dimension letters to sizes; `dims.N` is `dims["N"]`."""
 
     _sizes: dict[str, int]
+    _hash: int
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
         object.__setattr__(self, "_sizes", {name: int(size) for name, size in sizes.items()})
+        object.__setattr__(self, "_hash", hash(tuple(self._sizes.items())))
 
     def __getitem__(self, name: str) -> int:
         return self._sizes[name]
@@ -38,8 +40,11 @@ class Dims(Mapping[str, int]):
     def __len__(self) -> int:
         return len(self._sizes)
 
+    def __eq__(self, other: object) -> bool:
+        return self._sizes == other._sizes if isinstance(other, Dims) else Mapping.__eq__(self, other)
+
     def __hash__(self) -> int:
-        return hash(tuple(self._sizes.items()))
+        return self._hash
 
     def __repr__(self) -> str:
         return "Dims(" + ", ".join(f"{name}={size}" for name, size in self.items()) + ")"

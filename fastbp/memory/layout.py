@@ -19,6 +19,7 @@ from fastbp.base.shown import Fact, Shown
 from fastbp.base.units import format_bytes
 from fastbp.graph.graph import Graph
 from fastbp.memory._place import place
+from fastbp.schedule.effects import Effects
 from fastbp.schedule.plan import Plan
 from fastbp.schedule.schedule import training_schedule
 from fastbp.schedule.simulate import Buffer, Simulation, simulate
@@ -50,8 +51,10 @@ class Layout(Shown):
         ]  # fmt: skip
 
 
-def lay_out(simulation: Simulation) -> Layout:
-    """The layout of a schedule's buffers. Raises DoesNotFit for more than any machine has."""
+def lay_out(simulation: Simulation, enough: int = 0) -> Layout:
+    """The layout of a schedule's buffers: the smallest that was found, or the first of at most `enough` bytes. Raises
+    DoesNotFit for more than any machine has.
+    """
     buffers = simulation.buffers
     if sum(buffer.nbytes for buffer in buffers) > LARGEST_BYTES:
         raise _too_large(simulation.peak_bytes)
@@ -59,6 +62,7 @@ def lay_out(simulation: Simulation) -> Layout:
     dies = np.array([buffer.dies for buffer in buffers])
     sizes = np.array([buffer.nbytes for buffer in buffers])
     bound = simulation.peak_bytes
+    enough = max(enough, bound)
     best, size = None, 0
     for order in _orders(born, dies, sizes):
         for _ in range(REPAIRS if len(buffers) <= MANY_BUFFERS else REPAIRS // 8):
@@ -66,19 +70,22 @@ def lay_out(simulation: Simulation) -> Layout:
             top = int((offsets + sizes).max(initial=0))
             if best is None or top < size:
                 best, size = offsets, top
-            if top == bound:
+            if top <= enough:
                 break
             above = offsets + sizes > bound
             order = np.concatenate([order[above[order]], order[~above[order]]])
-        if size == bound:
+        if size <= enough:
             break
     assert best is not None
     return Layout(buffers, tuple(int(offset) for offset in best), size, bound)
 
 
-def layout_bytes(graph: Graph, plan: Plan) -> int:
-    """The arena that a plan needs. Raises DoesNotFit for more than any machine has."""
-    return lay_out(simulate(training_schedule(graph, plan))).size_bytes
+def layout_bytes(graph: Graph, plan: Plan, enough: int = 0) -> int:
+    """The arena that a plan needs, or an upper bound of it of at most `enough` bytes. Raises DoesNotFit for more than
+    any machine has.
+    """
+    effects = Effects(graph)
+    return lay_out(simulate(training_schedule(graph, plan, effects), effects), enough).size_bytes
 
 
 def require_plannable(graph: Graph) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from fastbp.base.dims import Dims, letters, shape_of, size_of
@@ -89,7 +90,7 @@ class Op:
         if missing:
             raise ValueError(f"op {self.name}: backward reads {missing}, which it does not declare")
 
-    @property
+    @cached_property
     def differentiable(self) -> tuple[str, ...]:
         """Inputs that have a gradient."""
         return tuple(port for port in self.inputs if port not in self.integers)

@@ -5,15 +5,16 @@ slices, and priced for slices of every size.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fastbp.graph.graph import Graph
-from fastbp.schedule.actions import Action, Backward, Forward, Free, Recompute, Unpack
+from fastbp.schedule.actions import Action, Backward, Forward, Recompute, Unpack
 from fastbp.schedule.effects import Effects, buffer_bytes
 from fastbp.schedule.local import parted
 from fastbp.schedule.plan import Plan
-from fastbp.schedule.schedule import with_frees
+from fastbp.schedule.schedule import with_ends
 from fastbp.schedule.simulate import padded
 
 Scratch = tuple[str, bool, str] | None
@@ -31,34 +32,41 @@ class Live:
     scratch: Scratch
 
 
+class _Known(dict[Any, Any]):
+    """Remembers what was worked out; a hit costs no Python call."""
+
+    def __init__(self, work_out: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self._work_out = work_out
+
+    def __missing__(self, key: Any) -> Any:
+        self[key] = found = self._work_out(key)
+        return found
+
+
 class Prices:
     """Bytes of live sets whose slices hold so many `rows`."""
 
     def __init__(self, graph: Graph, effects: Effects, rows: Mapping[str, int]) -> None:
         self.graph, self.effects, self.rows = graph, effects, rows
-        self._held: dict[Held, int] = {}
-        self._scratch: dict[Scratch, int] = {}
+        self._held: dict[Held, int] = _Known(self._bytes_of)
+        self._scratch: dict[Scratch, int] = _Known(self._bytes_of_scratch)
 
     def peak(self, sets: Iterable[Live]) -> int:
         """The largest."""
-        return max(sum(map(self._bytes_of, live.held)) + self._bytes_of_scratch(live.scratch) for live in sets)
+        held, scratch = self._held.__getitem__, self._scratch.__getitem__
+        return max(sum(map(held, live.held), scratch(live.scratch)) for live in sets)
 
     def _bytes_of(self, held: Held) -> int:
-        if held not in self._held:
-            name, level = held
-            self._held[held] = padded(buffer_bytes(self.graph, name, self.rows[level]))
-        return self._held[held]
+        name, level = held
+        return padded(buffer_bytes(self.graph, name, self.rows[level]))
 
     def _bytes_of_scratch(self, scratch: Scratch) -> int:
-        if scratch not in self._scratch:
-            total = 0
-            if scratch:
-                name, backward, level = scratch
-                units = self.rows[level] // self.graph.tokens_per_unit(self.graph.by_name[name])
-                sizes = self.effects.scratch(name, backward, units)
-                total = sum(padded(size * self.graph.itemsize) for _, size in sizes)
-            self._scratch[scratch] = total
-        return self._scratch[scratch]
+        if scratch is None:
+            return 0
+        name, backward, level = scratch
+        units = self.rows[level] // self.graph.tokens_per_unit(self.graph.by_name[name])
+        return sum(padded(size * self.graph.itemsize) for _, size in self.effects.scratch(name, backward, units))
 
 
 def largest(sets: Sequence[Live]) -> tuple[Live, ...]:
@@ -80,22 +88,18 @@ def live_sets(
     live: set[Held] = set()
     found, backward = [], False
 
-    def held(name: str) -> Held:
-        rows = parted(name)[1]
-        return parted(name)[0], levels[rows[1] - rows[0]] if rows else "whole"
+    def level_of(name: str) -> Held:
+        tensor, rows = parted(name)
+        return tensor, levels[rows[1] - rows[0]] if rows else "whole"
 
-    for action in with_frees(list(actions), plan, effects):
-        if isinstance(action, Free):
-            live.discard(held(action.tensor))
-            continue
-        backward = backward or isinstance(action, Recompute | Backward | Unpack)
-        effect = effects.of(action)
-        live.difference_update(held(old) for _, old in getattr(action, "takes", ()))
+    held = _Known(level_of).__getitem__
+    for action, effect, over in with_ends(actions, plan, effects):
         live.update(map(held, effect.reads), map(held, effect.writes))
         live.difference_update(held(old) for _, old in getattr(action, "takes", ()))
-        if backward:
+        if backward := backward or isinstance(action, Recompute | Backward | Unpack):
             live.add((stream, "whole"))
         found.append(Live(frozenset(live), _scratch(action, effects, levels)))
+        live.difference_update(map(held, over))
     return found
 
 

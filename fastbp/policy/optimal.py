@@ -186,7 +186,7 @@ class Planner:
         """The cheapest plan whose layout fits, looked for among those of less and less live bytes."""
         limit = budget_bytes
         while found := self.search(limit):
-            size = layout_bytes(self.graph, found.plan)
+            size = layout_bytes(self.graph, found.plan, budget_bytes)
             if size <= budget_bytes:
                 return size, found.plan
             limit = found.peak_bytes - max(1, (size - budget_bytes) // 8)

@@ -33,7 +33,11 @@ class Stage:
     by_rows: bool
     tokens: int
 
-    @property
+    @cached_property
+    def names(self) -> frozenset[str]:
+        return frozenset(node.name for node in self.nodes)
+
+    @cached_property
     def made(self) -> frozenset[str]:
         return frozenset(name for node in self.nodes for name in node.outputs)
 
@@ -92,10 +96,11 @@ class BlockWalk:
     ) -> Iterator[Action]:
         """Runs forward whatever `targets` want that is not there; `where` learns what outlives its stage."""
         wanted, packed = self._wanted(targets, where, frozenset() if kind is Forward else self.packed)
+        names = {node.name for node in wanted}
         for stage in self.stages:
-            nodes = [node for node in stage.nodes if node in wanted]
+            nodes = [node for node in stage.nodes if node.name in names]
             unpacked = sorted(stage.made & packed)
-            behind = {name for node in wanted if node not in stage.nodes for name in node.inputs} | targets
+            behind = {name for node in wanted if node.name not in stage.names for name in node.inputs} | targets
             if not stage.by_rows:  # its own backward, which comes later, reads these too
                 behind |= {name for node in nodes for name in node.outputs}
             for name in sorted(stage.made & behind - where.keys() if nodes or unpacked else ()):
@@ -153,7 +158,7 @@ class BlockWalk:
         reads = self._reads(stage, where)
         if not stage.by_rows:
             return set(reads)
-        own = [node for node in self._wanted(reads, where, self.packed)[0] if node in stage.nodes]
+        own = [node for node in self._wanted(reads, where, self.packed)[0] if node.name in stage.names]
         sources = {name for node in own for name in node.inputs if name not in where}
         return (sources | set(reads)) - stage.made
 

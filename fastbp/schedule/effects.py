@@ -35,6 +35,7 @@ class Effects:
         self.graph = graph
         self._known: dict[tuple[str, str, Rows | None, Local], Effect] = {}
         self._known_names: dict[tuple[str, bool], tuple[tuple[str, ...], tuple[str, ...]]] = {}
+        self._known_in_place: dict[tuple[str, bool], tuple[tuple[str, str], ...]] = {}
         self._known_scratch: dict[tuple[str, bool, int | None], tuple[tuple[str, int], ...]] = {}
 
     @cached_property
@@ -93,17 +94,27 @@ class Effects:
         """(new, old): what the action's op can write over what it reads. A slice is written over whole slices alone."""
         if not isinstance(action, Forward | Backward):
             return ()
-        node = self.graph.by_name[action.node]
-        if isinstance(action, Forward):
-            pairs = [(node.ports[new], node.ports[old]) for new, old in node.op.forward_in_place.items()]
-        else:
-            pairs = [
-                (self.buffer(self.contribution(node, node.ports[source])), self.buffer(gradient(node.ports[output])))
-                for source, output in node.op.backward_in_place.items()
-            ]
+        pairs = self._in_place(action.node, isinstance(action, Backward))
+        if not pairs:
+            return ()
         rows = self.token_rows(action)
         found = [(placed(action, new), placed(action, old)) for new, old in pairs]
         return tuple(pair for pair in found if all(parted(name)[1] == rows for name in pair))
+
+    def _in_place(self, name: str, backward: bool) -> tuple[tuple[str, str], ...]:
+        """The same of whole tensors."""
+        found = self._known_in_place.get((name, backward))
+        if found is None:
+            node = self.graph.by_name[name]
+            if backward:
+                found = tuple(
+                    (self.buffer(self.contribution(node, node.ports[new])), self.buffer(gradient(node.ports[old])))
+                    for new, old in node.op.backward_in_place.items()
+                )
+            else:
+                found = tuple((node.ports[new], node.ports[old]) for new, old in node.op.forward_in_place.items())
+            self._known_in_place[name, backward] = found
+        return found
 
     def token_rows(self, action: Action) -> Rows | None:
         """The rows of an action in tokens; None for all of them."""
@@ -209,5 +220,10 @@ def _sliced(op_name: str, dims: Dims, start: int, stop: int) -> Dims:
 
 def forward_flops(node: Node, rows: Rows | None) -> int:
     """FLOPs of a node's forward, or of a slice of it."""
-    dims = sliced_dims(node, rows)
-    return node.op.products(dims)[0] + node.op.pointwise(dims)[0]
+    return _forward_flops(node.op_name, sliced_dims(node, rows))
+
+
+@cache
+def _forward_flops(op_name: str, dims: Dims) -> int:
+    op = OPS[op_name]
+    return op.products(dims)[0] + op.pointwise(dims)[0]

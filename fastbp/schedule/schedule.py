@@ -32,11 +32,13 @@ class Schedule:
     actions: tuple[Action, ...]
 
 
-def training_schedule(graph: Graph, plan: Plan) -> Schedule:
-    """Forward and backward under a plan. Raises InputError for a lossy plan in float64."""
+def training_schedule(graph: Graph, plan: Plan, effects: Effects | None = None) -> Schedule:
+    """Forward and backward under a plan. `effects` are the graph's, where some are known. Raises InputError for a lossy
+    plan in float64.
+    """
     if plan.packed:
         require_packable(graph, plan.packed)
-    walk = _Walk(graph, plan, Effects(graph))
+    walk = _Walk(graph, plan, effects or Effects(graph))
     actions = [*walk.forward(), *walk.backward()]
     return Schedule(graph, plan, tuple(with_frees(actions, plan, walk.effects)))
 
@@ -189,6 +191,16 @@ class _Walk:
 
 def with_frees(actions: Sequence[Action], plan: Plan, effects: Effects) -> Iterator[Action]:
     """Adds a Free after the last use of every buffer, or lets the next tensor take it over."""
+    for action, _, over in with_ends(actions, plan, effects):
+        yield action
+        for name in over:
+            yield Free(name)
+
+
+def with_ends(
+    actions: Sequence[Action], plan: Plan, effects: Effects
+) -> Iterator[tuple[Action, Effect, Sequence[str]]]:
+    """Every action with what it takes over, its effect, and the buffers that are free behind it."""
     found = [effects.of(action) for action in actions]
     last_use = _last_uses(actions, found, plan, effects)
     live: set[str] = set()
@@ -196,12 +208,12 @@ def with_frees(actions: Sequence[Action], plan: Plan, effects: Effects) -> Itera
         over = [name for name in dict.fromkeys((*effect.reads, *effect.writes)) if i in last_use[name]]
         takes = _takes(action, effects, over, live) if over else ()
         live.update(effect.writes)
-        yield replace(action, takes=takes) if takes and isinstance(action, Forward | Backward) else action
-        taken = {old for _, old in takes}
         live.difference_update(over)
-        for name in over:
-            if name not in taken:
-                yield Free(name)
+        if takes and isinstance(action, Forward | Backward):
+            taken = {old for _, old in takes}
+            yield replace(action, takes=takes), effect, [name for name in over if name not in taken]
+        else:
+            yield action, effect, over
 
 
 def _last_uses(actions: Sequence[Action], found: Sequence[Effect], plan: Plan, effects: Effects) -> dict[str, set[int]]:

@@ -119,8 +119,11 @@ class _Open:
     nbytes: int
     born: int
     category: str
-    filled: int = 0
-    """Rows up to here were written, in tokens."""
+    begin: int
+    end: int
+    """The rows that it holds, in tokens."""
+    filled: int
+    """Rows up to here were written."""
     taken: list[int] = field(default_factory=list)
 
 
@@ -131,6 +134,7 @@ class _Machine:
     graph: Graph
     plan: Plan
     live: dict[str, _Open] = field(default_factory=dict)
+    live_bytes: int = 0
     closed: list[Buffer] = field(default_factory=list)
     now: int = 0
     parts: dict[str, np.ndarray] = field(default_factory=dict)
@@ -153,21 +157,24 @@ class _Machine:
         """Refuses what is not there, or not there yet."""
         if name not in self.live:
             raise self.refuse(action, f"it reads {name}, which is not live")
-        if rows[0] < self.extent(name)[0] or rows[1] > self.live[name].filled:
+        opened = self.live[name]
+        if rows[0] < opened.begin or rows[1] > opened.filled:
             raise self.refuse(action, f"it reads rows {rows} of {name}, which has {self._written(name)}")
 
     def write(self, action: Action, name: str, rows: Rows) -> None:
         """A buffer begins with its first row and grows without a gap."""
-        if name not in self.live:
-            begin = self.extent(name)[0]
-            self.live[name] = _Open([name], self.nbytes(name), self.now, self.category(name, action), begin)
-        opened, extent = self.live[name], self.extent(name)
-        if not extent[0] <= rows[0] <= opened.filled or rows[1] > extent[1]:
+        opened = self.live.get(name)
+        if opened is None:
+            begin, end = self.extent(name)
+            opened = _Open([name], self.nbytes(name), self.now, self.category(name, action), begin, end, begin)
+            self.live[name] = opened
+            self.live_bytes += opened.nbytes
+        if not opened.begin <= rows[0] <= opened.filled or rows[1] > opened.end:
             raise self.refuse(action, f"it writes rows {rows} of {name}, which has {self._written(name)}")
         opened.filled = max(opened.filled, rows[1])
 
     def _written(self, name: str) -> Rows:
-        return self.extent(name)[0], self.live[name].filled
+        return self.live[name].begin, self.live[name].filled
 
     def parts_of(self, name: str) -> np.ndarray:
         return self.parts.setdefault(name, np.zeros(self.graph.tokens, np.int32))
@@ -177,11 +184,6 @@ class _Machine:
             return "gradients"
         kept = name.startswith(PACKED) or (name in self.plan.exact and not isinstance(action, Recompute))
         return "kept" if kept else "working"
-
-    def close(self, opened: _Open, dies: int) -> None:
-        self.closed.append(
-            Buffer(tuple(opened.names), opened.nbytes, opened.born, dies, opened.category, tuple(opened.taken))
-        )
 
     def take(self, action: Action, new: str, old: str, effects: Effects) -> None:
         """`new` is written over `old`."""
@@ -198,7 +200,8 @@ class _Machine:
             opened.category = "kept"
         opened.names.append(new)
         opened.taken.append(self.now)
-        opened.filled = self.extent(new)[0]
+        opened.begin, opened.end = self.extent(new)
+        opened.filled = opened.begin
         self.live[new] = opened
 
     def walk(self, action: Forward | Backward) -> None:
@@ -223,22 +226,28 @@ class _Machine:
     def free(self, action: Free) -> None:
         if action.tensor not in self.live:
             raise self.refuse(action, "it is not live")
-        self.close(self.live.pop(action.tensor), self.now)
+        opened = self.live.pop(action.tensor)
+        self.live_bytes -= opened.nbytes
+        self.closed.append(
+            Buffer(tuple(opened.names), opened.nbytes, opened.born, self.now, opened.category, tuple(opened.taken))
+        )
 
 
-def simulate(schedule: Schedule) -> Simulation:
-    """Runs a schedule on bytes. Raises IllegalSchedule where it does not hold together."""
-    effects = Effects(schedule.graph)
+def simulate(schedule: Schedule, effects: Effects | None = None) -> Simulation:
+    """Runs a schedule on bytes. `effects` are its graph's, where some are known. Raises IllegalSchedule where it does
+    not hold together.
+    """
+    effects = effects or Effects(schedule.graph)
     machine = _Machine(schedule.graph, schedule.plan)
     live_bytes, recomputed = [], 0
     for tick, action in enumerate(schedule.actions):
         machine.now = tick
         if isinstance(action, Free):
             machine.free(action)
-            live_bytes.append(sum(opened.nbytes for opened in machine.live.values()))
+            live_bytes.append(machine.live_bytes)
             continue
         scratch = _run(machine, effects, action)
-        live_bytes.append(sum(opened.nbytes for opened in machine.live.values()) + scratch)
+        live_bytes.append(machine.live_bytes + scratch)
         if isinstance(action, Recompute):
             recomputed += forward_flops(schedule.graph.by_name[action.node], action.rows)
     machine.finish()
