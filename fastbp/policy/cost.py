@@ -7,7 +7,7 @@ gradients, which it moves whole. Source: Williams, Waterman and Patterson 2009.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,6 +21,23 @@ BALANCE = 8
 """FLOPs that two cores with wide vectors do while memory brings a byte: 236 GFLOP/s over some 30 GB/s."""
 
 FORWARD, AGAIN, BACKWARD = "forward", "again", "backward"
+TO_KEEP, FROM_KEPT = "forward, kept", "backward, kept"
+"""Forward and backward where what they write or read waits between the two. It goes through memory, where a slice of
+what is dropped stays in the caches.
+"""
+
+
+def when_kept(graph: Graph, node: Node, when: str, kept: Container[str]) -> str:
+    """FORWARD as TO_KEEP, BACKWARD as FROM_KEPT, where most of the bytes that forward writes, or backward reads, are of
+    tensors in `kept`. Blocks' inputs always count as such.
+    """
+    if node.block is None or when not in (FORWARD, BACKWARD):
+        return when
+    names = node.outputs if when == FORWARD else graph.read_by_backward.intersection(node.backward_reads)
+    waiting = sum(graph.bytes_of(name) for name in names if name.endswith(".x") or name in kept)
+    if 2 * waiting <= sum(map(graph.bytes_of, names)):
+        return when
+    return TO_KEEP if when == FORWARD else FROM_KEPT
 
 
 def conversion(graph: Graph, op_name: str, tensor: str) -> Node:
@@ -50,14 +67,18 @@ class Roofline:
     """FLOPs, or bytes at BALANCE, of every call."""
 
     def of(self, graph: Graph, node: Node, when: str, rows: int) -> int:
-        if when == BACKWARD and node.op.backward is None:
+        if when in (BACKWARD, FROM_KEPT) and node.op.backward is None:
             return 0
         units = rows // graph.tokens_per_unit(node)
         dims = sliced_dims(node, (0, units))
-        backward = when == BACKWARD
+        backward = when in (BACKWARD, FROM_KEPT)
         flops = node.op.products(dims)[backward] + node.op.pointwise(dims)[backward]
         moved = node.op.elements_moved(BACKWARD if backward else FORWARD, dims) * graph.itemsize
         return -(-node.rows // units) * max(flops, BALANCE * moved)
+
+
+INSTEAD = {AGAIN: FORWARD, TO_KEEP: FORWARD, FORWARD: TO_KEEP, FROM_KEPT: BACKWARD, BACKWARD: FROM_KEPT}
+"""What counts in place of a call that was not measured."""
 
 
 @dataclass(frozen=True)
@@ -69,19 +90,20 @@ class Measured:
     nanoseconds: Mapping[tuple[str, str, int], int]
 
     def of(self, graph: Graph, node: Node, when: str, rows: int) -> int:
-        if when == BACKWARD and node.op.backward is None:
+        if when in (BACKWARD, FROM_KEPT) and node.op.backward is None:
             return 0
         name = node.name.split(".", 2)[-1] if node.block is not None else node.name
-        found = self.nanoseconds.get((name, when, rows))
-        return self._next_to(name, when, rows) if found is None else found
+        for then in (when, INSTEAD[when], INSTEAD[INSTEAD[when]]):
+            if (name, then, rows) in self.nanoseconds:
+                return self.nanoseconds[name, then, rows]
+        return self._next_to(name, when, rows)
 
     def _next_to(self, name: str, when: str, rows: int) -> int:
-        known = {size: cost for (of, then, size), cost in self.nanoseconds.items() if (of, then) == (name, when)}
-        if when == AGAIN and rows not in known:
-            return self.nanoseconds.get((name, FORWARD, rows)) or self._next_to(name, FORWARD, rows)
-        if not known:
-            raise KeyError((name, when))
-        return known[min(known, key=lambda size: abs(size - rows))]
+        for then in (when, INSTEAD[when], INSTEAD[INSTEAD[when]]):
+            known = [size for of, at, size in self.nanoseconds if (of, at) == (name, then)]
+            if known:
+                return self.nanoseconds[name, then, min(known, key=lambda size: abs(size - rows))]
+        raise KeyError((name, when))
 
 
 def schedule_cost(schedule: Schedule, cost: Cost) -> int:
@@ -92,6 +114,7 @@ def schedule_cost(schedule: Schedule, cost: Cost) -> int:
             node = graph.by_name[action.node]
             units = action.rows[1] - action.rows[0] if action.rows else node.rows
             when = BACKWARD if isinstance(action, Backward) else AGAIN if isinstance(action, Recompute) else FORWARD
+            when = when_kept(graph, node, when, schedule.plan.exact)
             if node.block is not None or when == AGAIN or (node is graph.nodes[-1] and when == BACKWARD):
                 total += cost.of(graph, node, when, units * graph.tokens_per_unit(node)) * units // node.rows
     return total

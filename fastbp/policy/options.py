@@ -9,17 +9,18 @@ block of at most three by three slices is walked once and its live sets are pric
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import cache
 from itertools import combinations
+from operator import attrgetter
 
 import numpy as np
 
 from fastbp.graph.config import DecoderConfig
 from fastbp.graph.decoder import decoder_graph
 from fastbp.graph.graph import Graph
-from fastbp.policy.cost import AGAIN, BACKWARD, FORWARD, Cost, conversion
+from fastbp.policy.cost import AGAIN, BACKWARD, FORWARD, Cost, conversion, when_kept
 from fastbp.policy.live_sets import Live, Prices, largest, live_sets
 from fastbp.schedule.actions import Pack, Recompute, Unpack
 from fastbp.schedule.block_walk import BlockWalk
@@ -63,6 +64,9 @@ class Option:
     again_cost: int
     recomputed_flops: int
     slices_count: int
+
+
+FIGURES = attrgetter(*(field.name for field in fields(Option) if field.type == "int"))
 
 
 @dataclass(frozen=True)
@@ -130,13 +134,24 @@ def options(graph: Graph, cost: Cost, lossy: bool = False) -> list[Option]:
     keeps = [(keep, nothing) for keep in keep_sets(names & read)]
     if lossy:
         keeps += [(keep, (keep | {"x"}) - AS_COMPUTED) for keep, _ in keeps]
-    return undominated([option for slices in slicings(graph) for option in _priced(graph, keeps, slices, cost)])
+    once = {exact: _once(graph, exact) for exact in {keep - packed for keep, packed in keeps}}
+    return undominated([option for slices in slicings(graph) for option in _priced(graph, keeps, once, slices, cost)])
+
+
+def _once(graph: Graph, kept: frozenset[str]) -> list[tuple[str, str]]:
+    """(node, when) of a block's pass without what is brought back, where these tensors are kept as they are."""
+    names = {f"blocks.0.{name}" for name in kept}
+    nodes = [node for node in graph.nodes if node.block == 0]
+    return [(node.name, when_kept(graph, node, when, names)) for node in nodes for when in (FORWARD, BACKWARD)]
 
 
 def _priced(
-    graph: Graph, keeps: Iterable[tuple[frozenset[str], frozenset[str]]], slices: Slices, cost: Cost
-) -> Iterator[Option]:
-    """The options with some slices, by what they keep and what of it they pack."""
+    graph: Graph, keeps: Iterable[tuple[frozenset[str], frozenset[str]]],
+    once: Mapping[frozenset[str], Iterable[tuple[str, str]]], slices: Slices, cost: Cost,
+) -> Iterator[Option]:  # fmt: skip
+    """The options with some slices, by what they keep and what of it they pack; `once` has the calls of a pass by what
+    is kept as it is.
+    """
     length = _length(graph)
     outer, inner = graph.tokens // length // slices.sequences, slices.sequences * length // slices.rows
     rows = {"whole": graph.tokens, "outer": slices.sequences * length, "inner": slices.rows}
@@ -148,15 +163,16 @@ def _priced(
         node = nodes.get(name)
         return rows["whole" if node is None else "inner" if node.op.independent_along == "N" else "outer"]
 
-    def priced(when: str) -> dict[str, int]:
-        return {name: cost.of(graph, node, when, rows_of(name)) for name, node in nodes.items()}
+    @cache
+    def priced(name: str, when: str) -> int:
+        return cost.of(graph, nodes[name], when, rows_of(name))
 
     @cache
     def converted(op_name: str, name: str) -> int:
         """The price of packing or unpacking a tensor."""
         return cost.of(graph, conversion(graph, op_name, name), FORWARD, rows_of(graph.producer[name].name))
 
-    again, once = priced(AGAIN), sum(priced(FORWARD).values()) + sum(priced(BACKWARD).values())
+    again = {name: priced(name, AGAIN) for name in nodes}
     for keep, packed in keeps:
         walked = _walk(_shape(graph), keep, packed, min(outer, STAGES), min(inner, STAGES))
         interior = _walk(_shape(graph), keep, packed - {"x"}, min(outer, STAGES), min(inner, STAGES))
@@ -174,7 +190,9 @@ def _priced(
             price.peak(walked.backward),
             price.peak(interior.backward),
             price.peak(interior.forward),
-            once + both + sum(again[name] * times for name, times in walked.again),
+            sum(priced(*call) for call in once[keep - packed])
+            + both
+            + sum(again[name] * times for name, times in walked.again),
             sum(converted(op_name, "blocks.0.x") for op_name in ("pack", "unpack") if "x" in packed),
             sum(again.values()),
             sum(nodes[name].flops[0] * times for name, times in walked.again),
@@ -242,9 +260,8 @@ def _walk(shape: tuple[str, ...], keep: frozenset[str], packed: frozenset[str], 
 
 def undominated(found: Sequence[Option]) -> list[Option]:
     """Options of which none is as good as another in bytes and FLOPs, no coarser and no less lossy."""
-    figures = np.array([(bool(option.packed), *astuple(option)[3:]) for option in found], np.int64)
-    kept: list[int] = []
+    figures = np.array([(bool(option.packed), *FIGURES(option)) for option in found], np.int64)
+    kept = np.zeros(len(found), bool)
     for i in np.lexsort(figures.T[::-1]):
-        if not any((figures[j] <= figures[i]).all() for j in kept):
-            kept.append(int(i))
-    return [found[i] for i in sorted(kept)]
+        kept[i] = not (figures[kept] <= figures[i]).all(1).any()
+    return [found[i] for i in np.flatnonzero(kept).tolist()]

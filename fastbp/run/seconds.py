@@ -1,10 +1,11 @@
 """What every call of a block takes on this machine, in the slices that a planner chooses from; kept per CPU and shape.
 
 A decoder of two blocks and two letters runs its calls one by one under the clock, with all of the blocks dropped, so
-that every call is made forward, again and backward; two blocks, so that a large one's weights come from memory. Its
-forward and its backward pass also run whole, as in training: fused, and without a rest between calls. What the calls
-take is scaled to add up to that. Blocks are alike. The head, with all its letters, runs in slices of its own. For a
-lossy planner a second decoder keeps all of the blocks as bfloat16.
+that every call is made forward, again and backward; two blocks, so that a large one's weights come from memory. Another
+keeps all of them, since what waits for backward goes through memory. Forward and backward pass also run whole, as in
+training: fused, and without a rest between calls. What the calls take is scaled to add up to that. Blocks are alike.
+The head, with all its letters, runs in slices of its own. For a lossy planner one more decoder keeps all of the blocks
+as bfloat16.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from typing import Any
 from fastbp.graph.config import DecoderConfig
 from fastbp.graph.decoder import decoder_graph
 from fastbp.graph.graph import Graph, Node
-from fastbp.policy.cost import AGAIN, BACKWARD, FORWARD, Measured
+from fastbp.policy.cost import AGAIN, BACKWARD, FORWARD, Measured, when_kept
 from fastbp.policy.named import short_name
 from fastbp.policy.options import AS_COMPUTED, head_slices, slicings
 from fastbp.run.backend import choose_backend
-from fastbp.run.barrier import wake_up
+from fastbp.run.barrier import Barrier, wake_up
+from fastbp.run.beside import Beside
 from fastbp.run.cpu_name import cpu_name
 from fastbp.run.decoder import Decoder
 from fastbp.run.instruction import Instruction
@@ -38,10 +40,11 @@ from fastbp.run.workers import choose_workers
 from fastbp.schedule.actions import Backward, Forward, Pack, Recompute, Reduce, Unpack
 from fastbp.schedule.plan import Plan, Slices
 
-RUNS = 5
-"""Passes in each kind of slices; a call's time is their median, behind a pass that is not counted."""
 HEAD_SLICES = 3
 """Of a kind that are run; one of GPT-2's largest takes a quarter of a second."""
+
+PASSES, SHARE_SECONDS = 5, 0.3
+"""How often calls run one by one, at most, and for how long more than once."""
 
 Key = tuple[str, str, int]
 Say = Callable[[str], None]
@@ -56,7 +59,7 @@ def seconds_of_calls(
     how = (choose_backend(backend).name, choose_workers(workers, graph.products_per_pass), dtype)
     shape = {key: value for key, value in config.to_json().items() if key not in ("blocks", "vocab")}
     blocks = _kept(
-        ["whole passes", shape, batch, *how, *(["lossy"] if lossy else [])],
+        ["passes, kept and dropped", shape, batch, *how, *(["lossy"] if lossy else [])],
         lambda: _measure(config, batch, *how, lossy, say),
     )
     head = _kept(
@@ -82,13 +85,18 @@ def _measure(
     two = replace(config, blocks=2, vocab=2)
     graph = decoder_graph(two, batch)
     found: dict[Key, float] = {}
+    beside: Beside | None = None
     for slices in slicings(graph):
         say(f"slices of {slices.sequences} sequences and {slices.rows} rows")
         plan = Plan("measured", frozenset({"blocks.0.x", "blocks.1.x", "final.x"}), graph.tokens, (slices, slices))
-        plans = [plan, _all_packed(graph, plan)] if lossy else [plan]
-        for each in reversed(plans):  # calls that both make are the first one's
-            found |= _of_slices(Decoder(two, batch, plan=each, backend=backend, workers=workers, dtype=dtype), slices)
-    return {key: seconds for key, seconds in found.items() if key[0] != graph.nodes[-1].name}
+        kept = plan.keeping(frozenset(name for name in graph.read_by_backward if name.startswith("blocks.")))
+        for each in [plan, kept, *([_all_packed(graph, plan)] if lossy else [])]:
+            decoder = Decoder(two, batch, plan=each, backend=backend, workers=workers, dtype=dtype)
+            decoder.initialise(0)
+            beside = beside or _beside(decoder, _forward(decoder), patient=True)
+            found = _of_slices(decoder, slices, beside) | found  # calls that several make are the first one's
+    assert beside is not None
+    return {key: ratio * beside.unit for key, ratio in found.items() if key[0] != graph.nodes[-1].name}
 
 
 def _measure_head(
@@ -98,27 +106,45 @@ def _measure_head(
     one = replace(config, blocks=1)
     graph = decoder_graph(one, batch)
     found: dict[Key, float] = {}
+    beside: Beside | None = None
     for rows in head_slices(graph):
         say(f"the head, {rows} rows at a time")
         plan = Plan("measured", frozenset({"blocks.0.x", "final.x"}), rows)
         decoder = Decoder(one, batch, plan=plan, backend=backend, workers=workers, dtype=dtype)
-        found[graph.nodes[-1].name, BACKWARD, rows] = _of_head(decoder, rows)
-    return found
+        decoder.initialise(0)
+        decoder.runner.run(_forward(decoder))
+        program = _few_head_slices(decoder, HEAD_SLICES * rows)
+        beside = beside or _beside(decoder, program)
+        ratio = _ratio_of(decoder, program, beside)
+        found[graph.nodes[-1].name, BACKWARD, rows] = ratio * graph.tokens / min(HEAD_SLICES * rows, graph.tokens)
+    assert beside is not None
+    return {key: ratio * beside.unit for key, ratio in found.items()}
 
 
-def _of_head(decoder: Decoder, rows: int) -> float:
-    """The first few slices stand for all."""
-    decoder.initialise(0)
-    decoder.runner.run(decoder.in_parts(Program(tuple(_halves(decoder)[0]))))
-    nodes, last = {node.name for node in decoder.graph.nodes[-2:]}, HEAD_SLICES * rows
+def _beside(decoder: Decoder, program: Program, patient: bool = False) -> Beside:
+    """Measures beside a program of a decoder, which lives as long; if patient, where the workers meet soon."""
+    barrier = Barrier(decoder.runner.workers) if patient and decoder.backend.compiled else None
+    return Beside(lambda: decoder.runner.run(program), barrier)
+
+
+def _forward(decoder: Decoder) -> Program:
+    return decoder.in_parts(Program(tuple(_halves(decoder)[0])))
+
+
+def _ratio_of(decoder: Decoder, program: Program, beside: Beside) -> float:
+    clock = _Clock(decoder)
+    return beside.ratios(lambda: [clock.seconds(program)])[0]
+
+
+def _few_head_slices(decoder: Decoder, last: int) -> Program:
+    """The head's calls, and the final norm's, of the rows before `last`: they stand for all."""
+    nodes = {node.name for node in decoder.graph.nodes[-2:]}
 
     def counts(instruction: Instruction) -> bool:
         action = decoder.schedule.actions[instruction.tick]
         return isinstance(action, Forward | Backward) and action.node in nodes and (action.rows or (0, 0))[1] <= last
 
-    program = decoder.in_parts(Program(tuple(filter(counts, decoder.gradients_program.instructions))))
-    taken = [seconds_of(lambda: decoder.runner.run(program)) for _ in range(RUNS + 1)]
-    return statistics.median(taken[1:]) * decoder.graph.tokens / min(last, decoder.graph.tokens)
+    return decoder.in_parts(Program(tuple(filter(counts, decoder.gradients_program.instructions))))
 
 
 def _all_packed(graph: Graph, plan: Plan) -> Plan:
@@ -128,21 +154,23 @@ def _all_packed(graph: Graph, plan: Plan) -> Plan:
     return replace(plan, keep=plan.keep | packed, packed=packed)
 
 
-def _of_slices(decoder: Decoder, slices: Slices) -> dict[Key, float]:
-    """Seconds of each node over all rows, by what it does and the rows of a call."""
-    decoder.initialise(0)
+def _of_slices(decoder: Decoder, slices: Slices, beside: Beside) -> dict[Key, float]:
+    """What each node takes over all rows, by what it does and the rows of a call."""
     keys = _keys(decoder, slices)
     passes = [[(keys(each), each) for each in half] for half in _halves(decoder)]
     covered: dict[Key, int] = defaultdict(int)
     for key, instruction in chain(*passes):
         covered[key] += 0 if _is_part(decoder, instruction) else _rows(decoder, instruction)
-    clocks = [_PassClock(decoder, each) for each in passes]
-    samples: dict[Key, list[float]] = defaultdict(list)
-    for _ in range(RUNS + 1):
-        for key, seconds in chain(*(clock.sample().items() for clock in clocks)):
-            samples[key].append(seconds)
-    tokens = decoder.graph.tokens
-    return {key: statistics.median(each[1:]) * tokens / covered[key] for key, each in samples.items()}
+    clock, found = _Clock(decoder), dict[Key, float]()
+    wholes = [decoder.in_parts(Program(tuple(instruction for _, instruction in half))) for half in passes]
+    shares = []
+    for whole, half in zip(wholes, passes, strict=True):
+        decoder.runner.run(whole)
+        shares.append(clock.shares([(key, decoder.in_parts(Program((instruction,)))) for key, instruction in half]))
+    ratios = beside.ratios(lambda: [clock.seconds(whole) for whole in wholes])
+    for ratio, half_shares in zip(ratios, shares, strict=True):
+        found |= {key: share * ratio * decoder.graph.tokens / covered[key] for key, share in half_shares.items()}
+    return found
 
 
 def _halves(decoder: Decoder) -> tuple[Sequence[Instruction], Sequence[Instruction]]:
@@ -152,27 +180,27 @@ def _halves(decoder: Decoder) -> tuple[Sequence[Instruction], Sequence[Instructi
     return instructions[:turn], instructions[turn:]
 
 
-class _PassClock:
-    """A forward or a backward pass, whole and call by call."""
+class _Clock:
+    """Seconds of a decoder's programs, without what waking the workers takes."""
 
-    def __init__(self, decoder: Decoder, calls: Sequence[tuple[Key, Instruction]]) -> None:
+    def __init__(self, decoder: Decoder) -> None:
         self._runner = decoder.runner
         self._wake_up = wake_up(decoder.runner.workers) if decoder.backend.compiled else 0.0
-        self._whole = decoder.in_parts(Program(tuple(instruction for _, instruction in calls)))
-        self._pieces = [(key, decoder.in_parts(Program((instruction,)))) for key, instruction in calls]
 
-    def sample(self) -> dict[Key, float]:
-        """Seconds by call, which add up to those of the whole pass."""
-        whole, taken = self._seconds(self._whole), dict[Key, float]()
-        for key, piece in self._pieces:
-            taken[key] = taken.get(key, 0.0) + self._seconds(piece)
-        share = whole / sum(taken.values())
-        return {key: seconds * share for key, seconds in taken.items()}
+    def seconds(self, program: Program) -> float:
+        return max(SHORTEST, seconds_of(lambda: self._runner.run(program)) - self._wake_up)
 
-    def _seconds(self, program: Program) -> float:
-        start = time.perf_counter()
-        self._runner.run(program)
-        return max(SHORTEST, time.perf_counter() - start - self._wake_up)
+    def shares(self, calls: Sequence[tuple[Key, Program]]) -> dict[Key, float]:
+        """What share of all calls' time each takes: medians of a few passes."""
+        passes: list[dict[Key, float]] = []
+        begin = time.perf_counter()
+        while not passes or (len(passes) < PASSES and time.perf_counter() - begin < SHARE_SECONDS):
+            taken: dict[Key, float] = defaultdict(float)
+            for key, program in calls:
+                taken[key] += self.seconds(program)
+            passes.append(taken)
+        found = {key: statistics.median(taken[key] for taken in passes) for key in passes[0]}
+        return {key: seconds / sum(found.values()) for key, seconds in found.items()}
 
 
 def _keys(decoder: Decoder, slices: Slices) -> Callable[[Instruction], Key]:
@@ -191,6 +219,7 @@ def _keys(decoder: Decoder, slices: Slices) -> Callable[[Instruction], Key]:
         last[:] = [name]
         node = graph.by_name[name]
         when = AGAIN if isinstance(action, Recompute) else FORWARD if isinstance(action, Forward) else BACKWARD
+        when = when_kept(graph, node, when, decoder.plan.exact)
         return (name.split(".", 2)[-1] if node.block is not None else name), when, rows(node)
 
     return key

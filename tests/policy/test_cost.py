@@ -6,7 +6,7 @@ import pytest
 
 from fastbp.graph.config import DecoderConfig
 from fastbp.graph.decoder import decoder_graph
-from fastbp.policy.cost import AGAIN, BACKWARD, BALANCE, COSTS, FORWARD, Measured
+from fastbp.policy.cost import AGAIN, BACKWARD, BALANCE, COSTS, FORWARD, FROM_KEPT, TO_KEEP, Measured, when_kept
 
 GRAPH = decoder_graph(DecoderConfig(1, 64, 2, 256, 64, 100), 4)
 
@@ -41,3 +41,23 @@ def test_another_size_costs_what_the_next_one_does_and_again_what_forward_does_w
     node = GRAPH.by_name["blocks.0.u"]
     assert [measured.of(GRAPH, node, FORWARD, rows) for rows in (8, 17, 63, 512)] == [5, 5, 7, 7]
     assert [measured.of(GRAPH, node, AGAIN, rows) for rows in (64, 16)] == [8, 5]
+
+
+def test_what_was_kept_goes_through_memory() -> None:
+    linear, gelu, norm = (GRAPH.by_name[f"blocks.0.{name}"] for name in ("u", "g", "ln1"))
+    assert when_kept(GRAPH, linear, FORWARD, {"blocks.0.u"}) == TO_KEEP
+    assert when_kept(GRAPH, linear, FORWARD, {"blocks.0.ln2"}) == FORWARD
+    assert when_kept(GRAPH, linear, BACKWARD, {"blocks.0.ln2"}) == FROM_KEPT
+    assert when_kept(GRAPH, gelu, BACKWARD, {"blocks.0.g"}) == BACKWARD  # it reads u
+    assert when_kept(GRAPH, norm, FORWARD, {"blocks.0.ln1.mean"}) == FORWARD  # a few numbers a row
+    assert when_kept(GRAPH, norm, BACKWARD, set()) == FROM_KEPT  # the block's input
+    assert when_kept(GRAPH, linear, AGAIN, {"blocks.0.u"}) == AGAIN
+    head = GRAPH.nodes[-1]
+    assert when_kept(GRAPH, head, BACKWARD, set(head.backward_reads)) == BACKWARD
+
+
+def test_kept_or_not_a_call_that_was_measured_one_way_alone_counts_the_other_way_too() -> None:
+    measured = Measured({("u", FORWARD, 64): 7, ("u", TO_KEEP, 64): 6, ("u", FROM_KEPT, 64): 9, ("z", TO_KEEP, 64): 4})
+    linear, last = GRAPH.by_name["blocks.0.u"], GRAPH.by_name["blocks.0.z"]
+    assert [measured.of(GRAPH, linear, when, 64) for when in (FORWARD, TO_KEEP, AGAIN, BACKWARD)] == [7, 6, 7, 9]
+    assert [measured.of(GRAPH, last, when, rows) for when in (FORWARD, AGAIN) for rows in (64, 32)] == [4, 4, 4, 4]

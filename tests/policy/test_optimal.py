@@ -16,7 +16,7 @@ from fastbp.graph.decoder import decoder_graph
 from fastbp.graph.graph import Graph, Node
 from fastbp.memory.layout import lay_out
 from fastbp.policy.bound import lower_bound
-from fastbp.policy.cost import COSTS, Flops, schedule_cost
+from fastbp.policy.cost import BACKWARD, COSTS, FROM_KEPT, TO_KEEP, Flops, schedule_cost
 from fastbp.policy.named import make_plan
 from fastbp.policy.optimal import Planner, Step
 from fastbp.policy.options import AS_COMPUTED, keep_sets, slicings
@@ -45,6 +45,25 @@ GRAPHS = {
     "dropout": decoder_graph(DecoderConfig(2, 32, 2, 96, 128, 97, dropout=0.2), 3, workers=2),
     "numpy": decoder_graph(DecoderConfig(2, 16, 2, 32, 64, 20), 2, workers=0),
 }
+
+
+class KeptAreCheap(Flops):
+    """Every call has a price, that of what waits for backward a third of the other."""
+
+    def of(self, graph: Graph, node: Node, when: str, rows: int) -> int:
+        if when in (BACKWARD, FROM_KEPT) and node.op.backward is None:
+            return 0
+        calls = 1 if node.block is None else graph.tokens // rows  # the head's last slice may be a smaller one
+        return sum(node.flops) * calls * graph.tokens * (1 if when in (TO_KEEP, FROM_KEPT) else 3)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_call_costs_what_its_schedule_says_also_where_what_is_kept_costs_something_else(name: str) -> None:
+    cost = KeptAreCheap()
+    planner = Planner(GRAPHS[name], cost)
+    for budget in budgets(planner, 12):
+        if found := planner.search(budget):
+            assert schedule_cost(training_schedule(GRAPHS[name], found.plan), cost) == found.cost
 
 
 @pytest.mark.parametrize("name", GRAPHS)

@@ -8,6 +8,7 @@ import pytest
 
 from fastbp.graph.config import DecoderConfig
 from fastbp.graph.decoder import decoder_graph
+from fastbp.policy.cost import AGAIN, BACKWARD, FORWARD, FROM_KEPT, TO_KEEP
 from fastbp.policy.optimal import Planner
 from fastbp.run import seconds
 from fastbp.run.seconds import seconds_of_calls
@@ -26,6 +27,13 @@ def test_a_planner_finds_every_call(backend: str) -> None:
     planner = Planner(decoder_graph(CONFIG, 2), cost)
     assert planner.search(planner.smallest_bytes).cost > planner.search(1 << 40).cost > 0  # type: ignore[union-attr]
     assert all(type(nanoseconds) is int and nanoseconds > 0 for nanoseconds in cost.nanoseconds.values())
+
+
+def test_calls_are_measured_with_what_is_kept_and_with_what_is_dropped() -> None:
+    nanoseconds = seconds_of_calls(CONFIG, 2).nanoseconds
+    for node, whens in {"u": (FORWARD, TO_KEEP), "g": (BACKWARD, FROM_KEPT), "x": (TO_KEEP,)}.items():
+        assert all((node, when, 64) in nanoseconds for when in whens), node
+    assert ("u", AGAIN, 64) in nanoseconds
 
 
 def test_a_lossy_planner_finds_every_conversion_too() -> None:
