@@ -22,6 +22,7 @@ from fastbp.policy.cost import COSTS, Cost, schedule_cost
 from fastbp.policy.cost import Measured as MeasuredCost
 from fastbp.policy.named import make_plan
 from fastbp.run.backend import choose_backend
+from fastbp.run.barrier import Barrier
 from fastbp.run.decoder import Decoder
 from fastbp.run.fit import require_memory
 from fastbp.run.measure import Spread, seconds_of
@@ -130,6 +131,8 @@ class Comparison:
     rss_of: str = "policy"
     backend: str = ""
     workers: int = 0
+    meetings: list[float] = field(default_factory=list)
+    """Seconds that workers took to meet, turn by turn."""
     cost: Cost = COSTS["roofline"]
 
     def run(self, policies: Iterable[str]) -> None:
@@ -188,6 +191,8 @@ class Comparison:
         passes = max(1, min(MOST_PASSES, int(TURN_SECONDS / first_seconds)))
         found.seconds.append([seconds_of(decoder.forward_backward) for _ in range(passes)])
         found.rss_peak_bytes.append(rss_peak_bytes())
+        if decoder.backend.compiled and self.workers > 1:
+            self.meetings.append(Barrier(decoder.runner.workers).measure())
         if not found.figures:
             found.figures = figures(decoder)
             found.audit = audit(decoder) if self.audited else None

@@ -10,6 +10,7 @@ from fastbp.policy.frontier import Point, knee
 from fastbp.report.audit import audit_line
 from fastbp.report.bench import milliseconds
 from fastbp.report.columns import table_lines, wrapped
+from fastbp.run.barrier import APART
 
 Row = Mapping[str, Any]
 
@@ -42,6 +43,7 @@ def comparison_lines(result: Row) -> list[str]:
         *_exactness(rows),
         *_gradients(rows, result["reference"]),
         *_audits(rows),
+        *_meetings(result["meeting_seconds"]),
         *([f"the planner's line bends at {result['knee']}"] if result["knee"] else []),
         *(
             ["peak RSS is the process's up to then: this system cannot forget one"]
@@ -89,6 +91,16 @@ def _gradients(rows: Sequence[Row], reference: str) -> Iterator[str]:
         yield f"FAILED: gradients are not {reference}'s under {', '.join(wrong)}"
     else:
         yield f"gradients: the same bits as {reference}'s under all {len(rows)}, in every round"
+
+
+def _meetings(found: Sequence[float] | None) -> Iterator[str]:
+    """Says so where workers were not where they had been; times are then not those of one machine."""
+    if found and found[1] > APART * found[0]:
+        low, high = (1e6 * seconds for seconds in found)
+        yield (
+            f"the workers took {low:.2f} to {high:.2f} µs to meet: the system moved them between cores, near to each"
+            " other and far apart, where small slices take longer"
+        )
 
 
 def _audits(rows: Sequence[Row]) -> Iterator[str]:

@@ -40,11 +40,12 @@ class Compared(Shown):
 
 def comparison_json(comparison: Comparison, name: str) -> dict[str, Any]:
     """The keys of `fastbp compare --json`; `name` is the decoder's."""
-    model, rows = comparison.model, comparison.rows()
+    model, rows, meetings = comparison.model, comparison.rows(), comparison.meetings
     return {
         "preset": name, "batch": model.batch, "context": model.config.context, "dtype": model.dtype,
         "backend": comparison.backend, "workers": comparison.workers, "rounds": comparison.rounds,
-        "reference": comparison.reference.policy, "rss_of": comparison.rss_of, "knee": knee_of(rows), "rows": rows,
+        "reference": comparison.reference.policy, "rss_of": comparison.rss_of, "knee": knee_of(rows),
+        "meeting_seconds": [min(meetings), max(meetings)] if meetings else None, "rows": rows,
     }  # fmt: skip
 
 

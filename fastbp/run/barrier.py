@@ -8,6 +8,7 @@ every core is as fast as before (docs/decisions/0016).
 from __future__ import annotations
 
 import time
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from fastbp.run._loop import Instructions
 from fastbp.run.workers import Workers
 from fastbp.simd.abi import KERNEL
 
+APART = 2.0
+"""Workers that take so many times the least to meet are not where they were."""
 MEETINGS = 2000
 """Half a millisecond: long beside the wake-up that begins it."""
 
@@ -25,13 +28,17 @@ def _nothing(args: Any, worker: int, workers: int) -> None:
     pass
 
 
+@cache
+def _kernel() -> Any:
+    return cfunc(KERNEL["float32"])(_nothing)
+
+
 class Barrier:
     """`measure()` gives the seconds of one meeting of all workers; of a whole run where there is one in it."""
 
     def __init__(self, team: Workers, meetings: int = MEETINGS) -> None:
         self._team, self._meetings = team, meetings
-        self._kernel = cfunc(KERNEL["float32"])(_nothing)
-        addresses = np.full(meetings, self._kernel.address, np.int64)
+        addresses = np.full(meetings, _kernel().address, np.int64)
         self._program = Instructions(addresses, np.zeros((meetings, 1), np.int64))
 
     def measure(self, repeats: int = 3) -> float:

@@ -11,13 +11,11 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 
-from fastbp.run.barrier import Barrier
+from fastbp.run.barrier import APART, Barrier
 from fastbp.run.measure import seconds_of
 
 FEWEST, MOST, SECONDS = 3, 20, 0.5
 """Samples that count, and how long more than the fewest of them are taken."""
-APART = 2.0
-"""Workers that take so many times the least to meet are not where they were."""
 PATIENCE, PAUSE = 6.0, 0.1
 """Seconds that may be spent on waiting for them, in all; and between two tries."""
 

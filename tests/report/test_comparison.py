@@ -25,7 +25,8 @@ ROWS = [
 def lines(rows: list[dict[str, Any]], **more: Any) -> list[str]:
     result = {
         "preset": "small", "batch": 12, "context": 64, "dtype": "float32", "backend": "cython", "workers": 2,
-        "rounds": 3, "reference": "save_all", "rss_of": "policy", "knee": knee_of(rows), "rows": rows, **more,
+        "rounds": 3, "reference": "save_all", "rss_of": "policy", "knee": knee_of(rows),
+        "meeting_seconds": [3e-8, 5e-8], "rows": rows, **more,
     }  # fmt: skip
     found = comparison_lines(result)
     assert max(map(len, found)) <= 80
@@ -48,6 +49,12 @@ def test_a_row_a_policy_and_what_held() -> None:
         "gradients: the same bits as save_all's under all 5, in every round",
         "the planner's line bends at optimal(4MiB)",
     ]
+
+
+def test_workers_that_were_moved_apart_are_told() -> None:
+    rows = [row("save_all", 10, 20)]
+    assert lines(rows, meeting_seconds=None) == lines(rows)
+    assert "the workers took 0.03 to 0.31 µs to meet:" in " ".join(lines(rows, meeting_seconds=[3e-8, 3.1e-7]))
 
 
 def test_what_failed_is_said() -> None:
