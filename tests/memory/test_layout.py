@@ -119,6 +119,28 @@ def test_a_repair_reaches_the_bound_where_every_plain_order_fails(monkeypatch: p
     assert lay_out(simulation(lifetimes)).fragmentation_bytes > 0
 
 
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.builds(
+            lambda born, length, lines: (born, born + length, lines),
+            st.integers(0, 20),
+            st.integers(1, 9),
+            st.integers(1, 6),
+        ),
+        min_size=1,
+        max_size=24,
+    )
+)
+def test_a_layout_that_is_small_enough_ends_the_search(lifetimes: list[Lifetime]) -> None:  # fmt: skip
+    found = simulation(lifetimes)
+    best = lay_out(found)
+    for enough in (0, found.peak_bytes, best.size_bytes, best.size_bytes + 128, 1 << 40):
+        layout = lay_out(found, enough)
+        assert_sound(layout)
+        assert best.size_bytes <= layout.size_bytes <= max(enough, best.size_bytes)
+
+
 def test_the_layout_is_a_function_of_the_schedule() -> None:
     plan = make_plan(GRAPH, "full")
     first, again = (lay_out(simulate(training_schedule(GRAPH, plan))) for _ in range(2))

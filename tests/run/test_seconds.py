@@ -34,6 +34,7 @@ def test_calls_are_measured_with_what_is_kept_and_with_what_is_dropped() -> None
     for node, whens in {"u": (FORWARD, TO_KEEP), "g": (BACKWARD, FROM_KEPT), "x": (TO_KEEP,)}.items():
         assert all((node, when, 64) in nanoseconds for when in whens), node
     assert ("u", AGAIN, 64) in nanoseconds
+    assert ("u", TO_KEEP, 256) not in nanoseconds  # whole, it makes no difference
 
 
 def test_a_lossy_planner_finds_every_conversion_too() -> None:
