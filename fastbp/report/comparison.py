@@ -94,12 +94,12 @@ def _gradients(rows: Sequence[Row], reference: str) -> Iterator[str]:
 
 
 def _meetings(found: Sequence[float] | None) -> Iterator[str]:
-    """Says so where workers were not where they had been; times are then not those of one machine."""
+    """Says so where workers were not as near to each other all the time: times are then not those of one machine."""
     if found and found[1] > APART * found[0]:
         low, high = (1e6 * seconds for seconds in found)
         yield (
-            f"the workers took {low:.2f} to {high:.2f} µs to meet: the system moved them between cores, near to each"
-            " other and far apart, where small slices take longer"
+            f"the workers took {low:.2f} to {high:.2f} µs to meet: the system moved them apart, or others ran on their"
+            " cores; small slices feel it most"
         )
 
 
