@@ -77,8 +77,11 @@ class Roofline:
         return -(-node.rows // units) * max(flops, BALANCE * moved)
 
 
-INSTEAD = {AGAIN: FORWARD, TO_KEEP: FORWARD, FORWARD: TO_KEEP, FROM_KEPT: BACKWARD, BACKWARD: FROM_KEPT}
-"""What counts in place of a call that was not measured."""
+COUNTS_AS = {
+    FORWARD: (FORWARD, TO_KEEP), TO_KEEP: (TO_KEEP, FORWARD), AGAIN: (AGAIN, FORWARD, TO_KEEP),
+    BACKWARD: (BACKWARD, FROM_KEPT), FROM_KEPT: (FROM_KEPT, BACKWARD),
+}  # fmt: skip
+"""What stands for a call, the first of them that was measured."""
 
 
 @dataclass(frozen=True)
@@ -93,13 +96,11 @@ class Measured:
         if when in (BACKWARD, FROM_KEPT) and node.op.backward is None:
             return 0
         name = node.name.split(".", 2)[-1] if node.block is not None else node.name
-        for then in (when, INSTEAD[when], INSTEAD[INSTEAD[when]]):
-            if (name, then, rows) in self.nanoseconds:
-                return self.nanoseconds[name, then, rows]
-        return self._next_to(name, when, rows)
+        exactly = next((then for then in COUNTS_AS[when] if (name, then, rows) in self.nanoseconds), None)
+        return self.nanoseconds[name, exactly, rows] if exactly else self._next_to(name, when, rows)
 
     def _next_to(self, name: str, when: str, rows: int) -> int:
-        for then in (when, INSTEAD[when], INSTEAD[INSTEAD[when]]):
+        for then in COUNTS_AS[when]:
             known = [size for of, at, size in self.nanoseconds if (of, at) == (name, then)]
             if known:
                 return self.nanoseconds[name, then, min(known, key=lambda size: abs(size - rows))]

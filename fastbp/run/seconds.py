@@ -42,7 +42,6 @@ from fastbp.schedule.plan import Plan, Slices
 
 HEAD_SLICES = 3
 """Of a kind that are run; one of GPT-2's largest takes a quarter of a second."""
-
 SLICED = 1.04
 """What a call in slices is charged more than it took: among a training run's many blocks, and on cores that are moved
 apart now and then, slices take 0 to 8 % longer than here, and what gains less than this by them is not worth it.
@@ -93,8 +92,9 @@ def _measure(
     for slices in slicings(graph):
         say(f"slices of {slices.sequences} sequences and {slices.rows} rows")
         plan = Plan("measured", frozenset({"blocks.0.x", "blocks.1.x", "final.x"}), graph.tokens, (slices, slices))
-        kept = plan.keeping(frozenset(name for name in graph.read_by_backward if name.startswith("blocks.")))
-        plans = [plan, *([kept] if slices.rows < graph.tokens else []), *([_all_packed(graph, plan)] if lossy else [])]
+        plans = [plan]
+        plans += [_all_kept(graph, plan)] if slices.rows < graph.tokens else []
+        plans += [_all_packed(graph, plan)] if lossy else []
         for each in plans:
             decoder = Decoder(two, batch, plan=each, backend=backend, workers=workers, dtype=dtype)
             decoder.initialise(0)
@@ -153,9 +153,14 @@ def _few_head_slices(decoder: Decoder, last: int) -> Program:
     return decoder.in_parts(Program(tuple(filter(counts, decoder.gradients_program.instructions))))
 
 
+def _all_kept(graph: Graph, plan: Plan) -> Plan:
+    """The plan with all of the blocks kept."""
+    return plan.keeping(frozenset(name for name in graph.read_by_backward if name.startswith("blocks.")))
+
+
 def _all_packed(graph: Graph, plan: Plan) -> Plan:
     """The plan with all that a lossy planner may pack."""
-    names = (name for name in graph.read_by_backward if name.startswith("blocks."))
+    names = _all_kept(graph, plan).keep - {"final.x"}
     packed = frozenset(name for name in names if short_name(name) not in AS_COMPUTED)
     return replace(plan, keep=plan.keep | packed, packed=packed)
 
