@@ -4,6 +4,7 @@ whether measured memory is what was predicted and gradients are the same bits.""
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -55,7 +56,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--budget-count", type=whole(2), metavar="N",
         help=f"so many budgets from the planner's smallest to {REFERENCE}'s peak (default {BUDGETS})",
     )  # fmt: skip
-    group.add_argument("--repeat", type=whole(), default=3, metavar="N", help="rounds (default 3)")
+    group.add_argument("--repeat", type=whole(), default=5, metavar="N", help="rounds (default 5)")
     group.add_argument("--plot", metavar="FILE.png", help="draw memory against time and FLOPs (default: no picture)")
     group.add_argument(
         "--audit", action="store_true",
@@ -80,8 +81,9 @@ def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
         chosen_config(options), chosen_batch(options), options.backend, options.workers, options.dtype, options.seed
     )
     with measuring() as say:
-        cost = chosen_cost(options, "optimal()", model.config, model.batch, say=say)
-        comparison = Comparison(model, options.repeat, options.audit, say, cost=cost)
+        costs = partial(chosen_cost, options, "optimal()", model.config, model.batch, say=say)
+        cost = costs()
+        comparison = Comparison(model, options.repeat, options.audit, say, cost, lambda place: costs(place=place))
         comparison.run(_policies(options, model, cost))
     result = comparison_json(comparison, options.preset)
     rows = result["rows"]

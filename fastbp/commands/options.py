@@ -168,9 +168,12 @@ def chosen_policy(options: argparse.Namespace) -> str:
 
 
 def chosen_cost(
-    options: argparse.Namespace, policy: str, config: DecoderConfig, batch: int, lossy: bool = False, say: Say = silent
-) -> Cost:
-    """What a planner minimises; calls are measured where that is asked for, and only for a policy that wants it."""
+    options: argparse.Namespace, policy: str, config: DecoderConfig, batch: int, lossy: bool = False, say: Say = silent,
+    place: str | None = None,
+) -> Cost:  # fmt: skip
+    """What a planner minimises; calls are measured where that is asked for, and only for a policy that wants it: for a
+    place of the workers' cores, or for the one that is known.
+    """
     if options.cost != "measured" or policy.partition("(")[0] not in BUDGETED:
         return COSTS.get(options.cost, COSTS["roofline"])
     measured: Cost = seconds_of_calls(
@@ -180,6 +183,7 @@ def chosen_cost(
         workers=options.workers,
         dtype=options.dtype or "float32",
         lossy=lossy,
+        place=place,
         say=say,
     )
     return measured

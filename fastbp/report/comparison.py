@@ -10,7 +10,7 @@ from fastbp.policy.frontier import Point, knee
 from fastbp.report.audit import audit_line
 from fastbp.report.bench import milliseconds
 from fastbp.report.columns import table_lines, wrapped
-from fastbp.run.barrier import APART
+from fastbp.run.barrier import APART, NEAR
 
 Row = Mapping[str, Any]
 
@@ -30,8 +30,8 @@ def knee_of(rows: Sequence[Row]) -> str | None:
 
 
 def comparison_lines(result: Row) -> list[str]:
-    """What `fastbp compare` found out. Rows come by their peak; `times` is of the reference's time, `pred` what the
-    measured calls foretell.
+    """What `fastbp compare` found out. Rows come by their peak; `times` is of the reference's time, each the
+    lower quartile of its passes, `pred` what the measured calls foretell.
     """
     rows = [row for row in result["rows"] if "failed" not in row]
     head = (
@@ -43,7 +43,7 @@ def comparison_lines(result: Row) -> list[str]:
         *_exactness(rows),
         *_gradients(rows, result["reference"]),
         *_audits(rows),
-        *_meetings(result["meeting_seconds"]),
+        *_moves(result),
         *([f"the planner's line bends at {result['knee']}"] if result["knee"] else []),
         *(
             ["peak RSS is the process's up to then: this system cannot forget one"]
@@ -93,14 +93,20 @@ def _gradients(rows: Sequence[Row], reference: str) -> Iterator[str]:
         yield f"gradients: the same bits as {reference}'s under all {len(rows)}, in every round"
 
 
-def _meetings(found: Sequence[float] | None) -> Iterator[str]:
-    """Says so where workers were not as near to each other all the time: times are then not those of one machine."""
-    if found and found[1] > APART * found[0]:
-        low, high = (1e6 * seconds for seconds in found)
-        yield (
-            f"the workers took {low:.2f} to {high:.2f} µs to meet: the system moved them apart, or others ran on their"
-            " cores; small slices feel it most"
-        )
+def _moves(result: Row) -> Iterator[str]:
+    """Says so where the workers' cores were moved: what counts is then a part of what was timed."""
+    if not result["passes_elsewhere"] and result["place"]:
+        return
+    low, high = (1e6 * seconds for seconds in result["meeting_seconds"])
+    moved = f"the system moved the workers' cores, which took {low:.2f} to {high:.2f} µs to meet"
+    if result["place"] is None:
+        yield f"{moved}, in most passes: times are of all of them, and say little"
+        return
+    counted = sum(row["passes"] for row in result["rows"] if "failed" not in row)
+    share = {NEAR: "shared a cache", APART: "shared none"}[result["place"]]
+    yield f"{moved}: times are of {counted} of {counted + result['passes_elsewhere']} passes, where they {share}"
+    if any(row.get("times_predicted") is None for row in result["rows"]) and result["cost"] == "measured":
+        yield "there is no prediction: the cores were not there for long enough to measure the calls"
 
 
 def _audits(rows: Sequence[Row]) -> Iterator[str]:

@@ -45,6 +45,8 @@ def comparison_json(comparison: Comparison, name: str) -> dict[str, Any]:
         "preset": name, "batch": model.batch, "context": model.config.context, "dtype": model.dtype,
         "backend": comparison.backend, "workers": comparison.workers, "rounds": comparison.rounds,
         "reference": comparison.reference.policy, "rss_of": comparison.rss_of, "knee": knee_of(rows),
+        "cost": next((name for name, cost in COSTS.items() if cost == comparison.cost), "measured"),
+        "place": comparison.place, "passes_elsewhere": comparison.passes_elsewhere,
         "meeting_seconds": [min(meetings), max(meetings)] if meetings else None, "rows": rows,
     }  # fmt: skip
 

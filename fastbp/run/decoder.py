@@ -140,6 +140,16 @@ class Decoder(Shown):
         binder = Binder(schedule, layout, self.arena, values, gradients, self.dtype, self.backend, self._progress)
         return self.in_parts(binder.program())
 
+    def under(self, plan: Plan) -> tuple[Schedule, Program]:
+        """The schedule of another plan, and its program for gradients in the same memory. Raises ValueError where the
+        arena is too small for it.
+        """
+        schedule = training_schedule(self.graph, plan)
+        layout = lay_out(simulate(schedule))
+        if layout.size_bytes > self.arena.size_bytes:
+            raise ValueError(f"{plan.policy} takes {layout.size_bytes} bytes, the arena has {self.arena.size_bytes}")
+        return schedule, self._bind(schedule, layout)
+
     def in_parts(self, program: Program) -> Program:
         """The program, handed out in tasks where there are more parts than workers."""
         return program.in_tasks(self.parts) if self.parts > self.workers else program

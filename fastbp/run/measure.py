@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -47,6 +47,12 @@ def seconds_of(run: Callable[[], object]) -> float:
     start = time.perf_counter()
     run()
     return time.perf_counter() - start
+
+
+def undisturbed(seconds: Iterable[float]) -> float:
+    """The lower quartile: what others do on the machine makes runs slower, and not always fewer than half of them."""
+    found = sorted(seconds)
+    return found[len(found) // 4]
 
 
 TURN = 4

@@ -111,7 +111,7 @@ def test_the_picture(fastbp: RunCommand, tmp_path: Path) -> None:
 
 def test_gradients_that_differ_fail(fastbp: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
     hashes = iter([b"one", b"another"])
-    monkeypatch.setattr(comparison, "digest", lambda gradients: next(hashes))
+    monkeypatch.setattr(comparison, "digest", lambda gradients: next(hashes, b"one"))
     ran = fastbp(*TINY, "--policies", "full")
     assert (ran.code, ran.err) == (1, "")
     assert "FAILED: gradients are not save_all's under full" in ran.out

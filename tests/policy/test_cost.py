@@ -6,7 +6,18 @@ import pytest
 
 from fastbp.graph.config import DecoderConfig
 from fastbp.graph.decoder import decoder_graph
-from fastbp.policy.cost import AGAIN, BACKWARD, BALANCE, COSTS, FORWARD, FROM_KEPT, TO_KEEP, Measured, when_kept
+from fastbp.policy.cost import (
+    AGAIN,
+    BACKWARD,
+    BALANCE,
+    COSTS,
+    FORWARD,
+    FROM_KEPT,
+    SLICED,
+    TO_KEEP,
+    Measured,
+    when_kept,
+)
 
 GRAPH = decoder_graph(DecoderConfig(1, 64, 2, 256, 64, 100), 4)
 
@@ -61,3 +72,11 @@ def test_kept_or_not_a_call_that_was_measured_one_way_alone_counts_the_other_way
     linear, last = GRAPH.by_name["blocks.0.u"], GRAPH.by_name["blocks.0.z"]
     assert [measured.of(GRAPH, linear, when, 64) for when in (FORWARD, TO_KEEP, AGAIN, BACKWARD)] == [7, 6, 7, 9]
     assert [measured.of(GRAPH, last, when, rows) for when in (FORWARD, AGAIN) for rows in (64, 32)] == [4, 4, 4, 4]
+
+
+def test_a_planner_is_charged_for_slices_and_a_prediction_is_not() -> None:
+    linear, head = GRAPH.by_name["blocks.0.u"], GRAPH.nodes[-1]
+    measured = Measured({(name, FORWARD, rows): 1000 for name in ("u", head.name) for rows in (64, GRAPH.tokens)})
+    for cost, sliced in ((measured, round(1000 * SLICED)), (measured.as_measured, 1000)):
+        assert (cost.of(GRAPH, linear, FORWARD, 64), cost.of(GRAPH, linear, FORWARD, GRAPH.tokens)) == (sliced, 1000)
+        assert cost.of(GRAPH, head, FORWARD, 64) == 1000

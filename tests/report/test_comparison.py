@@ -26,7 +26,8 @@ def lines(rows: list[dict[str, Any]], **more: Any) -> list[str]:
     result = {
         "preset": "small", "batch": 12, "context": 64, "dtype": "float32", "backend": "cython", "workers": 2,
         "rounds": 3, "reference": "save_all", "rss_of": "policy", "knee": knee_of(rows),
-        "meeting_seconds": [3e-8, 5e-8], "rows": rows, **more,
+        "cost": "roofline", "place": "near", "passes_elsewhere": 0, "meeting_seconds": [3e-8, 5e-8],
+        "rows": rows, **more,
     }  # fmt: skip
     found = comparison_lines(result)
     assert max(map(len, found)) <= 80
@@ -51,10 +52,21 @@ def test_a_row_a_policy_and_what_held() -> None:
     ]
 
 
-def test_workers_that_were_moved_apart_are_told() -> None:
+def said(rows: list[dict[str, Any]], **more: Any) -> str:
+    return " ".join(" ".join(lines(rows, **more)).split())
+
+
+def test_what_counts_where_cores_were_moved_is_told() -> None:
     rows = [row("save_all", 10, 20)]
-    assert lines(rows, meeting_seconds=None) == lines(rows)
-    assert "the workers took 0.03 to 0.31 µs to meet:" in " ".join(lines(rows, meeting_seconds=[3e-8, 3.1e-7]))
+    assert lines(rows, meeting_seconds=None) == lines(rows, place="apart") == lines(rows)
+    moved = {"meeting_seconds": [3e-8, 3.1e-7], "passes_elsewhere": 5}
+    text = said(rows, **moved)
+    assert "cores, which took 0.03 to 0.31 µs to meet: times are of 3 of 8 passes, where they shared a cache" in text
+    assert "prediction" not in text
+    text = said(rows, **moved, place="apart", cost="measured")
+    assert "where they shared none" in text
+    assert "there is no prediction: the cores were not there for long enough to measure the calls" in text
+    assert "times are of all of them, and say little" in said(rows, **moved, place=None)
 
 
 def test_what_failed_is_said() -> None:

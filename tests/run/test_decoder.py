@@ -81,6 +81,22 @@ def test_a_plan_is_taken_instead_of_a_policy() -> None:
     assert Decoder(SEED, 3, policy="full", plan=plan, backend="numpy").plan is plan
 
 
+@pytest.mark.parametrize("backend", ["cython", "numpy"])
+def test_another_plan_runs_in_the_same_memory_to_the_same_bits(backend: str) -> None:
+    decoder, full = (ready(BIASED, policy=policy, backend=backend) for policy in ("save_all", "full"))
+    decoder.forward_backward()
+    expected = decoder.gradients.flat.copy()
+    schedule, program = decoder.under(full.plan)
+    assert (schedule.plan, len(program.instructions)) == (full.plan, len(full.gradients_program.instructions))
+    decoder.zero_gradients()
+    decoder.mark_arena()
+    decoder.runner.run(program)
+    assert decoder.gradients.flat.tobytes() == expected.tobytes()
+    assert decoder.arena.last_touched() <= full.peak_bytes_predicted < decoder.peak_bytes_predicted
+    with pytest.raises(ValueError, match="save_all takes"):
+        full.under(decoder.plan)
+
+
 def test_numpy_has_no_scratch_for_workers() -> None:
     peaks = {workers: ready(workers=workers).peak_bytes_predicted for workers in (1, 2, 4)}
     assert len(set(peaks.values())) == 1

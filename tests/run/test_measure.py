@@ -7,12 +7,18 @@ from itertools import count
 import pytest
 
 from fastbp.run import measure
-from fastbp.run.measure import TURN, Spread, in_turn, one_turn, seconds_of
+from fastbp.run.measure import TURN, Spread, in_turn, one_turn, seconds_of, undisturbed
 
 
 def test_a_spread() -> None:
     assert Spread.of([3.0, 1.0, 2.0, 9.0]) == Spread(2.5, 1.0, 9.0)
     assert Spread.of([3.0]).range == [3.0, 3.0]
+
+
+def test_what_others_do_to_some_of_the_runs_is_left_out() -> None:
+    assert undisturbed([7.0]) == 7.0
+    assert undisturbed([9.0, 1.1, 8.0, 1.0]) == 1.1
+    assert undisturbed(reversed(range(8))) == 2
 
 
 def test_turns_go_forwards_and_backwards() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,9 @@ from fastbp.graph.decoder import decoder_graph
 from fastbp.policy.cost import AGAIN, BACKWARD, FORWARD, FROM_KEPT, TO_KEEP
 from fastbp.policy.optimal import Planner
 from fastbp.run import seconds
+from fastbp.run.barrier import APART, NEAR
 from fastbp.run.seconds import seconds_of_calls
+from fastbp.run.timed_walk import Key
 
 CONFIG = DecoderConfig(2, 32, 2, 64, 128, 50)
 
@@ -34,7 +37,6 @@ def test_calls_are_measured_with_what_is_kept_and_with_what_is_dropped() -> None
     for node, whens in {"u": (FORWARD, TO_KEEP), "g": (BACKWARD, FROM_KEPT), "x": (TO_KEEP,)}.items():
         assert all((node, when, 64) in nanoseconds for when in whens), node
     assert ("u", AGAIN, 64) in nanoseconds
-    assert ("u", TO_KEEP, 256) not in nanoseconds  # whole, it makes no difference
 
 
 def test_a_lossy_planner_finds_every_conversion_too() -> None:
@@ -59,3 +61,20 @@ def test_a_cache_that_cannot_be_written_is_no_failure(tmp_path: Path, monkeypatc
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("FASTBP_CACHE_DIR", str(tmp_path / "file"))
     assert seconds_of_calls(DecoderConfig(1, 16, 2, 32, 8, 5), 1).nanoseconds
+
+
+def test_costs_are_of_one_place_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    places: list[str | None] = []
+
+    def measure(*arguments: Any) -> tuple[str, dict[Key, float]]:
+        place = arguments[6] or APART
+        places.append(arguments[6])
+        return place, {("u", FORWARD, 64): 1e-6 if place == NEAR else 3e-6}
+
+    monkeypatch.setattr(seconds, "_measure", measure)
+    first = seconds_of_calls(CONFIG, 2)
+    assert (first.place, seconds_of_calls(CONFIG, 2), seconds_of_calls(CONFIG, 2, place=APART)) == (APART, first, first)
+    near = seconds_of_calls(CONFIG, 2, place=NEAR)
+    assert (near.place, near.nanoseconds) == (NEAR, {("u", FORWARD, 64): 1000})
+    assert seconds_of_calls(CONFIG, 2) == near, "NEAR is what plans are made for"
+    assert places == [None, NEAR]
