@@ -24,12 +24,11 @@ from fastbp.policy.cost import COSTS, Cost, schedule_cost
 from fastbp.policy.cost import Measured as MeasuredCost
 from fastbp.policy.named import make_plan
 from fastbp.run.backend import choose_backend
-from fastbp.run.barrier import APART, NEAR
 from fastbp.run.decoder import Decoder
 from fastbp.run.fit import require_memory
 from fastbp.run.measure import Spread, seconds_of, undisturbed
 from fastbp.run.needed import graph_to_run, least_bytes
-from fastbp.run.places import Moved, Places
+from fastbp.run.places import APART, NEAR, Moved, Places
 from fastbp.run.program import Program
 from fastbp.run.resident import forget_rss_peak, rss_peak_bytes
 from fastbp.schedule.plan import Plan

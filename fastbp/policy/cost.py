@@ -99,7 +99,7 @@ class Measured:
 
     nanoseconds: Mapping[tuple[str, str, int], int]
     place: str = "near"
-    """The workers' cores were NEAR or APART (fastbp/run/barrier.py)."""
+    """The workers' cores were NEAR or APART (fastbp/run/places.py)."""
     sliced: float = SLICED
 
     @property

@@ -10,7 +10,7 @@ from fastbp.policy.frontier import Point, knee
 from fastbp.report.audit import audit_line
 from fastbp.report.bench import milliseconds
 from fastbp.report.columns import table_lines, wrapped
-from fastbp.run.barrier import APART, NEAR
+from fastbp.run.places import APART, NEAR
 
 Row = Mapping[str, Any]
 

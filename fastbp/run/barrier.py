@@ -18,10 +18,6 @@ from fastbp.run._loop import Instructions
 from fastbp.run.workers import Workers
 from fastbp.simd.abi import KERNEL
 
-NEAR, APART = "near", "apart"
-"""Where the workers' cores are: they share a cache, or they do not."""
-NEAR_SECONDS = 75e-9
-"""A worker's part of a meeting takes no longer where they are near. Two took 0.03 to 0.1 µs so, 0.27 to 0.45 apart."""
 MEETINGS = 2000
 """Half a millisecond: long beside the wake-up that begins it."""
 
@@ -51,10 +47,6 @@ class Barrier:
             self._team.run(self._program)
             best = min(best, time.perf_counter() - start)
         return best / self._meetings
-
-    def where(self, seconds: float) -> str:
-        """NEAR or APART, by what a meeting took."""
-        return NEAR if seconds <= NEAR_SECONDS * self._team.count else APART
 
 
 def wake_up(team: Workers) -> float:

@@ -10,10 +10,16 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from fastbp.run.barrier import APART, NEAR, Barrier
+from fastbp.base.late import Late
 from fastbp.run.workers import Workers
 
-FEWEST, MOST, SECONDS = 6, 20, 2.5
+Barrier = Late("fastbp.run.barrier", "Barrier")  # imports Numba
+
+NEAR, APART = "near", "apart"
+"""Where the workers' cores are: they share a cache, or they do not."""
+NEAR_SECONDS = 75e-9
+"""A worker's part of a meeting takes no longer where they are near. Two took 0.03 to 0.1 µs so, 0.27 to 0.45 apart."""
+FEWEST, MOST, SECONDS = 6, 20, 4.0
 """Results of each run from one place: as many as take so long, within bounds."""
 ROUNDS = 5
 """In which they are to come, in multiples of that."""
@@ -27,6 +33,11 @@ class Moved(Exception):
     """The workers' cores were not in the place that was asked for, for all of PATIENCE."""
 
 
+def place_of(meeting_seconds: float, workers: int) -> str:
+    """NEAR or APART, by what a meeting of so many took."""
+    return NEAR if meeting_seconds <= NEAR_SECONDS * workers else APART
+
+
 class Places:
     """Where the cores of a team are. Of one worker, or where kernels are not compiled, they are NEAR.
 
@@ -34,6 +45,7 @@ class Places:
     """
 
     def __init__(self, team: Workers, compiled: bool = True) -> None:
+        self._workers = team.count
         self._barrier = Barrier(team) if compiled and team.count > 1 else None
         self.meetings: list[float] = []
 
@@ -42,7 +54,7 @@ class Places:
         if self._barrier is None:
             return NEAR
         self.meetings.append(self._barrier.measure(2))
-        return self._barrier.where(self.meetings[-1])
+        return place_of(self.meetings[-1], self._workers)
 
     def in_turn(
         self, runs: Sequence[Callable[[str], Found]], wanted: str | None = None

@@ -24,7 +24,6 @@ from fastbp.policy.cost import BACKWARD, Measured
 from fastbp.policy.named import short_name
 from fastbp.policy.options import AS_COMPUTED, head_slices, slicings
 from fastbp.run.backend import choose_backend
-from fastbp.run.barrier import APART, NEAR
 from fastbp.run.cpu_name import cpu_name
 from fastbp.run.decoder import Decoder
 from fastbp.run.fit import require_memory
@@ -32,7 +31,7 @@ from fastbp.run.instruction import Instruction
 from fastbp.run.kept import keep, kept
 from fastbp.run.measure import undisturbed
 from fastbp.run.needed import graph_to_run, least_bytes
-from fastbp.run.places import Places
+from fastbp.run.places import APART, NEAR, Places
 from fastbp.run.program import Program
 from fastbp.run.timed_walk import Clock, Key, TimedWalk
 from fastbp.run.workers import choose_workers

@@ -16,9 +16,8 @@ from fastbp.check import comparison
 from fastbp.check.comparison import MOST_ROUNDS, Comparison, Measured, Model, passed
 from fastbp.graph.config import DecoderConfig
 from fastbp.policy.cost import Measured as Measured_
-from fastbp.run.barrier import APART, NEAR
 from fastbp.run.decoder import Decoder
-from fastbp.run.places import Moved
+from fastbp.run.places import APART, NEAR, Moved
 
 MODEL = Model(DecoderConfig.preset("seed"), 2, "cython", 1, "float32", seed=5)
 

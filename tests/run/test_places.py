@@ -8,8 +8,8 @@ from itertools import chain, repeat
 import pytest
 
 from fastbp.run import places
-from fastbp.run.barrier import APART, NEAR, NEAR_SECONDS, Barrier
-from fastbp.run.places import FEWEST, ROUNDS, Moved, Places
+from fastbp.run.barrier import Barrier
+from fastbp.run.places import APART, FEWEST, NEAR, NEAR_SECONDS, ROUNDS, Moved, Places, place_of
 from fastbp.run.workers import Workers
 
 
@@ -44,8 +44,7 @@ def test_one_worker_is_near_itself() -> None:
 
 
 def test_how_long_workers_take_to_meet_tells_where_they_are() -> None:
-    barrier = Barrier(Workers(3))
-    assert [barrier.where(each * NEAR_SECONDS) for each in (2.0, 3.0, 3.1)] == [NEAR, NEAR, APART]
+    assert [place_of(each * NEAR_SECONDS, 3) for each in (2.0, 3.0, 3.1)] == [NEAR, NEAR, APART]
 
 
 def test_there_and_back_until_each_has_enough(met: Callable[[Iterator[str]], Places]) -> None:

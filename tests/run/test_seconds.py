@@ -12,7 +12,7 @@ from fastbp.graph.decoder import decoder_graph
 from fastbp.policy.cost import AGAIN, BACKWARD, FORWARD, FROM_KEPT, TO_KEEP
 from fastbp.policy.optimal import Planner
 from fastbp.run import seconds
-from fastbp.run.barrier import APART, NEAR
+from fastbp.run.places import APART, NEAR
 from fastbp.run.seconds import seconds_of_calls
 from fastbp.run.timed_walk import Key
 
