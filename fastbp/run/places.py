@@ -79,11 +79,7 @@ class Places:
             for place in places:
                 if min(map(len, found[place])) >= enough:
                     return place, found[place]
-        return self._of_both(runs, found, places[0])
-
-    def _of_both(
-        self, runs: Sequence[Callable[[str], Found]], found: dict[str, list[list[Found]]], place: str
-    ) -> tuple[str, list[list[Found]]]:
+        place = max(places, key=lambda place: sum(map(len, found[place])))
         both = [near + apart for near, apart in zip(found[NEAR], found[APART], strict=True)]
         return place, [results or [run(place)] for results, run in zip(both, runs, strict=True)]
 

@@ -76,13 +76,18 @@ class TimedWalk:
         return passes
 
     def seconds(self, place: str, passes: Sequence[Sequence[float]]) -> dict[Key, float]:
-        """What the calls of each key take over all rows, by what `run` gave for a place."""
+        """What the calls of each key take over all rows, by what `run` gave for a place, or where it was in none for
+        long, for several.
+        """
         found: dict[Key, float] = {}
         for half, took in enumerate(zip(*passes, strict=True)):
-            shares = self._shares(self._one_by_one[place], half)
+            shares = self._shares(self._one_by_one[place] or self._one_by_one_anywhere(), half)
             for key, share in shares.items():
                 found[key] = share * undisturbed(took) * self._tokens / self._covered[key]
         return found
+
+    def _one_by_one_anywhere(self) -> list[list[list[float]]]:
+        return [halves for each in self._one_by_one.values() for halves in each]
 
     def _shares(self, one_by_one: Sequence[Sequence[Sequence[float]]], half: int) -> dict[Key, float]:
         """What share of all calls' time those of each key take, each as much as its kind undisturbed."""
