@@ -41,8 +41,9 @@ def test_the_calls_add_up_to_their_passes(clock: Counted) -> None:
     passes = [walk.run("near") for _ in range(4)]
     found = walk.seconds("near", passes)
     outside = {node.name for node in DECODER.graph.nodes if node.block is None}
-    of_two_blocks = sum(seconds if name in outside else 2 * seconds for (name, *_), seconds in found.items())
-    assert of_two_blocks == pytest.approx(sum(passes[0]))
+    times = {key: 1 if key[0] in outside else 2 for key in found}
+    times["ln1", AGAIN, 16] = 4  # a block brings it back for attention's rows, and once more for its own
+    assert sum(times[key] * seconds for key, seconds in found.items()) == pytest.approx(sum(passes[0]))
     assert {when for _, when, _ in found} >= {FORWARD, AGAIN, BACKWARD}
     # Two slices are all rows of a block.
     assert found["u", FORWARD, 16] == pytest.approx(2)
