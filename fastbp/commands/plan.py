@@ -6,6 +6,7 @@ what each budget costs."""
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,10 @@ from fastbp.commands.terminal import measuring
 from fastbp.graph.graph import Graph
 from fastbp.memory.layout import lay_out, require_plannable
 from fastbp.policy.bound import lower_bound
-from fastbp.policy.cost import Measured
+from fastbp.policy.cost import Measured, schedule_cost
 from fastbp.policy.explain import changed, explain, tensors_called
 from fastbp.policy.named import make_plan
-from fastbp.policy.optimal import Planner
+from fastbp.policy.optimal import Found, Planner
 from fastbp.policy.saved import plan_json as plan_value
 from fastbp.policy.saved import save_plan
 from fastbp.report.explain import explanation_json, explanation_lines, what_if_lines
@@ -34,6 +35,7 @@ from fastbp.report.plan import certificate_lines, planner_lines
 from fastbp.report.plan_view import simulated, view
 from fastbp.run.backend import choose_backend
 from fastbp.run.needed import graph_to_run
+from fastbp.schedule.schedule import training_schedule
 from fastbp.schedule.simulate import Simulation
 
 MIB = 1 << 20
@@ -119,7 +121,14 @@ def _planner(planner: Planner, budget: int) -> list[str]:
     here, more, free = planner.search(budget), planner.search(budget + MIB), planner.search(1 << 62)
     assert here and more and free
     measured, whole = isinstance(planner.cost, Measured), planner.graph.flops_per_pass
+    if isinstance(planner.cost, Measured):
+        here, more, free = (_foretold(planner.graph, each, planner.cost.as_measured) for each in (here, more, free))
     return planner_lines(planner.smallest_bytes, here, more, free, whole, measured)
+
+
+def _foretold(graph: Graph, found: Found, cost: Measured) -> Found:
+    """The same with what it should take, not with what a planner is charged."""
+    return replace(found, cost=schedule_cost(training_schedule(graph, found.plan), cost))
 
 
 def _what_if(graph: Graph, before: Simulation, words: str) -> Result:

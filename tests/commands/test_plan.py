@@ -8,7 +8,11 @@ from typing import Any
 
 import pytest
 
+from fastbp.commands.plan import _foretold
 from fastbp.graph.config import DecoderConfig
+from fastbp.graph.decoder import decoder_graph
+from fastbp.policy.cost import BACKWARD, FORWARD, SLICED, Measured
+from fastbp.policy.optimal import Planner
 from fastbp.run.decoder import Decoder
 
 RunCommand = Callable[..., Any]
@@ -187,3 +191,15 @@ def test_a_plan_beyond_any_machine_is_refused(fastbp: RunCommand) -> None:
 )
 def test_options_that_are_refused(fastbp: RunCommand, options: list[str], parts: list[str]) -> None:
     fastbp("plan", *options).refused(*parts)
+
+
+def test_what_a_plan_costs_is_told_without_what_the_planner_is_charged() -> None:
+    config = DecoderConfig.preset("small")
+    cost = Measured({(node.name.split(".", 2)[-1], when, 64): 1000 for node in decoder_graph(config, 12).nodes
+                     for when in (FORWARD, BACKWARD)} | {("blocks.0.x", FORWARD, 64): 1000})  # fmt: skip
+    planner = Planner(decoder_graph(config, 12), cost)
+    found = planner.search(planner.smallest_bytes)
+    assert found is not None
+    charged, foretold = (_foretold(planner.graph, found, each).cost for each in (cost, cost.as_measured))
+    assert charged == pytest.approx(found.cost, rel=0.01)
+    assert charged / SLICED * 0.99 < foretold < charged
