@@ -26,7 +26,7 @@ from fastbp.policy.named import make_plan
 from fastbp.run.backend import choose_backend
 from fastbp.run.decoder import Decoder
 from fastbp.run.fit import require_memory
-from fastbp.run.measure import Spread, seconds_of, undisturbed
+from fastbp.run.measure import Spread, seconds_of, there_and_back, undisturbed
 from fastbp.run.needed import graph_to_run, least_bytes
 from fastbp.run.places import APART, NEAR, Moved, Places
 from fastbp.run.program import Program
@@ -277,9 +277,8 @@ def _passes(seconds: float) -> int:
 
 
 def _order(policies: Sequence[str], i: int) -> Iterator[str]:
-    """The turns of a round, every other one backwards."""
-    first, *others = policies
-    others = others if i % 2 == 0 else others[::-1]
+    """The turns of a round, the first policy's after every few others."""
+    first, others = policies[0], there_and_back(policies[1:], i)
     for start in range(0, max(1, len(others)), BETWEEN):
         yield from (first, *others[start : start + BETWEEN])
 

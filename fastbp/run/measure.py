@@ -32,13 +32,18 @@ class Spread:
         return [self.low, self.high]
 
 
+def there_and_back(names: Sequence[Name], rounds: int) -> Sequence[Name]:
+    """The order of a round, behind so many others: every other one goes backwards."""
+    return names if rounds % 2 == 0 else names[::-1]
+
+
 def in_turn(names: Sequence[Name], seconds: float, least: int = 5) -> Iterator[Name]:
     """All names over and over, forwards and backwards, until `seconds` have passed since the first turn; each at least
     `least` times.
     """
     begin, rounds = time.perf_counter(), 0
     while rounds < least or time.perf_counter() - begin < seconds:
-        yield from names if rounds % 2 == 0 else reversed(names)
+        yield from there_and_back(names, rounds)
         rounds += 1
 
 

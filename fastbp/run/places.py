@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from fastbp.base.late import Late
+from fastbp.run.measure import there_and_back
 from fastbp.run.workers import Workers
 
 Barrier = Late("fastbp.run.barrier", "Barrier")  # imports Numba
@@ -66,7 +67,7 @@ class Places:
         places = (wanted,) if wanted else (NEAR, APART)
         waited, rounds, enough, begin = 0.0, 0, MOST, time.perf_counter()
         while rounds < ROUNDS * enough:
-            for i in range(len(runs)) if rounds % 2 == 0 else reversed(range(len(runs))):
+            for i in there_and_back(range(len(runs)), rounds):
                 while (place := self.look()) not in places:
                     waited += _pause(PATIENCE - waited)
                 result = runs[i](place)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import cycle
 from typing import Any
 
@@ -15,9 +16,11 @@ from fastbp.base.errors import DoesNotFit, InputError
 from fastbp.check import comparison
 from fastbp.check.comparison import MOST_ROUNDS, Comparison, Measured, Model, passed
 from fastbp.graph.config import DecoderConfig
-from fastbp.policy.cost import Measured as Measured_
+from fastbp.policy.cost import AGAIN
+from fastbp.policy.cost import Measured as CallCosts
 from fastbp.run.decoder import Decoder
 from fastbp.run.places import APART, NEAR, Moved
+from fastbp.run.seconds import seconds_of_calls
 
 MODEL = Model(DecoderConfig.preset("seed"), 2, "cython", 1, "float32", seed=5)
 
@@ -96,27 +99,31 @@ def moving(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def test_predictions_are_for_where_the_cores_were(moving: Callable[..., None]) -> None:
-    near, apart = (Measured_({("u", "forward", 16): 1}, place) for place in (NEAR, APART))
+    near = seconds_of_calls(MODEL.config, 2, backend="cython", workers=1)
+    slower = {key: 9 * took if key[1] == AGAIN else took for key, took in near.nanoseconds.items()}
+    apart = replace(near, nanoseconds=slower, place=APART)
     asked: list[str | None] = []
 
-    def costs(place: str | None) -> Measured_:
+    def costs(place: str | None) -> CallCosts:
         asked.append(place)
         return apart
 
+    times = []
     for place, expected in ((NEAR, []), (APART, [APART])):
         moving(place)
         found = Comparison(MODEL, 2, False, lambda what: None, near, costs)
-        with pytest.raises(KeyError):  # those costs are of one call alone
-            found.run(["full"])
+        found.run(["full"])
         assert (found.place, asked, found.passes_elsewhere) == (place, expected, 0)
+        times += [row["times_predicted"] for row in found.rows() if row["policy"] == "full"]
+    assert 1 < times[0] < times[1]
 
 
 def test_what_cannot_be_foretold_is_left_open(moving: Callable[..., None]) -> None:
-    def nowhere(place: str | None) -> Measured_:
+    def nowhere(place: str | None) -> CallCosts:
         raise Moved
 
     moving(APART)
-    found = Comparison(MODEL, 1, False, lambda what: None, Measured_({}), nowhere)
+    found = Comparison(MODEL, 1, False, lambda what: None, CallCosts({}), nowhere)
     found.run(["full"])
     assert [row["times_predicted"] for row in found.rows()] == [None, None]
     assert all(map(passed, found.rows()))
