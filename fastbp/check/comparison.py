@@ -41,7 +41,7 @@ TURN_SECONDS, MOST_PASSES = 0.3, 100
 LONG = 2.0
 BETWEEN = 3
 """The reference, on which all ratios depend, has a turn after every so many others."""
-MOST_ROUNDS, DISTURBED = 2, 1.1
+MOST_ROUNDS, DISTURBED = 4, 1.05
 """In multiples of the rounds that were asked for, where cores are moved or others run on them; and how much longer than
 the quickest a pass then takes.
 """

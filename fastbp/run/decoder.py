@@ -22,7 +22,7 @@ from fastbp.graph.config import DecoderConfig
 from fastbp.graph.decoder import ITEMSIZE, decoder_graph, parameter_shapes, sinusoidal_positions
 from fastbp.memory.arena import Arena
 from fastbp.memory.flat import Flat, FlatShapes
-from fastbp.memory.layout import Layout, lay_out, layout_bytes
+from fastbp.memory.layout import Layout, lay_out, lay_out_scattered, layout_bytes
 from fastbp.policy.cost import COSTS, Cost
 from fastbp.policy.named import make_plan
 from fastbp.run.backend import choose_backend
@@ -140,12 +140,15 @@ class Decoder(Shown):
         binder = Binder(schedule, layout, self.arena, values, gradients, self.dtype, self.backend, self._progress)
         return self.in_parts(binder.program())
 
-    def under(self, plan: Plan) -> tuple[Schedule, Program]:
-        """The schedule of another plan, and its program for gradients in the same memory. Raises ValueError where the
-        arena is too small for it.
+    def under(self, plan: Plan, scattered: bool = False) -> tuple[Schedule, Program]:
+        """The schedule of another plan, and its program for gradients in the same memory; its buffers `scattered`, if
+        there is room for that. Raises ValueError where the arena is too small.
         """
         schedule = training_schedule(self.graph, plan)
-        layout = lay_out(simulate(schedule))
+        simulation = simulate(schedule)
+        layout = lay_out_scattered(simulation) if scattered else lay_out(simulation)
+        if scattered and layout.size_bytes > self.arena.size_bytes:
+            layout = lay_out(simulation)
         if layout.size_bytes > self.arena.size_bytes:
             raise ValueError(f"{plan.policy} takes {layout.size_bytes} bytes, the arena has {self.arena.size_bytes}")
         return schedule, self._bind(schedule, layout)

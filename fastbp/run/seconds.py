@@ -2,9 +2,10 @@
 
 A decoder of two blocks and two letters is walked with all of the blocks dropped, so that every call is made forward,
 again and backward; two blocks, so that a large one's weights come from memory. It is walked with all of them kept too,
-since what waits for backward goes through memory, and for a lossy planner with all of them packed. Blocks are alike.
-The head, with all its letters, runs in slices of its own. All of that takes turns in the same memory, so that nothing
-but the plan differs, and counts for the place in which the workers' cores were.
+since what waits for backward goes through memory, and for a lossy planner with all of them packed. Blocks are alike;
+their buffers are scattered, as where blocks differ (docs/decisions/0022). The head, with all its letters, runs in
+slices of its own. All of that takes turns in the same memory, so that nothing but the plan differs, and counts for the
+place in which the workers' cores were.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def seconds_of_calls(
     graph = decoder_graph(config, batch)
     how = (choose_backend(backend).name, choose_workers(workers, graph.products_per_pass), dtype)
     shape = {key: value for key, value in config.to_json().items() if key != "blocks"}
-    what = [cpu_name(), "calls", shape, batch, *how, *(["lossy"] if lossy else [])]
+    what = [cpu_name(), "scattered calls", shape, batch, *how, *(["lossy"] if lossy else [])]
     known = kept("seconds.json")
     for each in (place,) if place else (NEAR, APART):
         if found := known.get(json.dumps([*what, each])):

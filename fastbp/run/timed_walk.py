@@ -51,7 +51,7 @@ class TimedWalk:
 
     def __init__(self, decoder: Decoder, plan: Plan, clock: Clock) -> None:
         self._tokens, self._clock = decoder.graph.tokens, clock
-        schedule, program = decoder.under(plan)
+        schedule, program = decoder.under(plan, scattered=True)
         keys = _keys(schedule)
         halves = [[(keys(each), each) for each in half] for half in _halves(schedule, program)]
         self._covered: dict[Key, int] = defaultdict(int)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fastbp.base.errors import DoesNotFit
 from fastbp.graph.config import DecoderConfig
 from fastbp.graph.decoder import decoder_graph
-from fastbp.memory.layout import LARGEST_BYTES, Layout, lay_out
+from fastbp.memory.layout import LARGEST_BYTES, Layout, lay_out, lay_out_scattered
 from fastbp.policy.named import make_plan
 from fastbp.schedule.plan import Plan, head_rows
 from fastbp.schedule.schedule import Schedule, evaluation_schedule, training_schedule
@@ -143,8 +143,24 @@ def test_a_layout_that_is_small_enough_ends_the_search(lifetimes: list[Lifetime]
 
 def test_the_layout_is_a_function_of_the_schedule() -> None:
     plan = make_plan(GRAPH, "full")
-    first, again = (lay_out(simulate(training_schedule(GRAPH, plan))) for _ in range(2))
-    assert first == again
+    for how in (lay_out, lay_out_scattered):
+        first, again = (how(simulate(training_schedule(GRAPH, plan))) for _ in range(2))
+        assert first == again
+
+
+@settings(max_examples=20, derandomize=True, deadline=None, database=None)
+@given(st.lists(LIFETIME, min_size=1, max_size=40))
+def test_scattered_buffers_do_not_overlap_either(lifetimes: list[Lifetime]) -> None:
+    found = simulation(lifetimes)
+    layout = lay_out_scattered(found)
+    assert_sound(layout)
+    assert (layout.buffers, layout.live_peak_bytes) == (found.buffers, found.peak_bytes)
+
+
+def test_what_comes_again_and_again_has_a_home_unless_it_is_scattered() -> None:
+    slices = [each for tick in range(0, 60, 3) for each in ((tick, tick + 2, 3), (tick + 1, tick + 3, 2))]
+    homes, scattered = (len({*how(simulation(slices)).offsets}) for how in (lay_out, lay_out_scattered))
+    assert homes == 2 < scattered
 
 
 def test_more_than_any_machine_has_is_refused() -> None:

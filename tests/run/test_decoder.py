@@ -13,6 +13,7 @@ from fastbp.base.rng import stream
 from fastbp.graph.config import DecoderConfig
 from fastbp.memory.layout import Layout, lay_out
 from fastbp.run.decoder import Decoder
+from fastbp.run.program import Program
 from fastbp.schedule.plan import Plan
 from fastbp.schedule.simulate import Simulation
 
@@ -95,6 +96,29 @@ def test_another_plan_runs_in_the_same_memory_to_the_same_bits(backend: str) -> 
     assert decoder.arena.last_touched() <= full.peak_bytes_predicted < decoder.peak_bytes_predicted
     with pytest.raises(ValueError, match="save_all takes"):
         full.under(decoder.plan)
+
+
+def test_scattered_buffers_lie_elsewhere_and_give_the_same_bits() -> None:
+    decoder, full = (
+        ready(replace(BIASED, blocks=6), policy=policy, backend="cython") for policy in ("save_all", "full")
+    )
+    decoder.forward_backward()
+    expected = decoder.gradients.flat.copy()
+    programs = [decoder.under(full.plan, scattered)[1] for scattered in (False, True)]
+    assert addresses(programs[0]) != addresses(programs[1])
+    decoder.zero_gradients()
+    decoder.runner.run(programs[1])
+    assert decoder.gradients.flat.tobytes() == expected.tobytes()
+
+
+def test_what_leaves_no_room_is_not_scattered() -> None:
+    decoder = ready(BIASED, policy="full", backend="numpy")
+    _, program = decoder.under(decoder.plan, scattered=True)
+    assert addresses(program) == addresses(decoder.gradients_program)
+
+
+def addresses(program: Program) -> list[int]:
+    return [array.ctypes.data for each in program.instructions for _, array in each.outputs]
 
 
 def test_numpy_has_no_scratch_for_workers() -> None:
