@@ -7,6 +7,7 @@ and go. Times count that were taken while the workers' cores were in one place (
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,13 +37,17 @@ from fastbp.schedule.schedule import training_schedule
 
 REFERENCE = "save_all"
 """The policy whose gradients the others must have."""
-TURN_SECONDS, MOST_PASSES = 0.3, 100
+TURN_SECONDS, MOST_PASSES = 0.1, 100
 """A turn has as many passes as fit, within bounds; two at least where they take less than LONG seconds."""
 LONG = 2.0
 BETWEEN = 3
 """The reference, on which all ratios depend, has a turn after every so many others."""
+LEAST_ROUNDS, ROUNDS, ALL_SECONDS = 5, 30, 90.0
+"""Where no number of rounds is asked for, as many as take so long, within bounds: noise that comes and goes in seconds
+weighs on all passes of a turn.
+"""
 MOST_ROUNDS, DISTURBED = 4, 1.05
-"""In multiples of the rounds that were asked for, where cores are moved or others run on them; and how much longer than
+"""In multiples of the rounds, where cores are moved or others run on them; and how much longer than
 the quickest a pass then takes.
 """
 MOVED = "moved"
@@ -136,10 +141,10 @@ class Measured:
 
 @dataclass
 class Comparison:
-    """A comparison, run once. `cost` is what plans are chosen by; where it was measured, `costs` gives it for another
-    place of the cores. `rss_of` says whose peak of resident memory is measured: the "policy"'s, or the "process"'s up
-    to then where the system cannot forget an earlier one. `place` is where the cores were in the passes that count;
-    None where they were nowhere for a whole round's passes, and all do.
+    """A comparison, run once, of so many rounds; 0 is as many as take ALL_SECONDS. `cost` is what plans are chosen by;
+    where it was measured, `costs` gives it for another place of the cores. `rss_of` says whose peak of resident memory
+    is measured: the "policy"'s, or the "process"'s up to then where the system cannot forget an earlier one. `place` is
+    where the cores were in the passes that count; None where they were nowhere for a whole round's passes, and all do.
     """
 
     model: Model
@@ -228,12 +233,15 @@ class Comparison:
         decoder = self.model.decoder(plans[largest], self.say)
         programs = {policy: decoder.under(plan)[1] for policy, plan in plans.items()}
         places = Places(decoder.runner.workers, decoder.backend.compiled)
-        for i in range(MOST_ROUNDS * self.rounds):
-            for policy in _order(list(programs), i):
-                self.say(f"round {i + 1}{f' of {self.rounds}' if i < self.rounds else ''}: {policy}")
+        begin, made, asked = time.perf_counter(), 0, self.rounds
+        self.rounds = asked or LEAST_ROUNDS
+        while made < self.rounds or (made < MOST_ROUNDS * self.rounds and self._counts(self._place()) < self.rounds):
+            for policy in _order(list(programs), made):
+                self.say(f"round {made + 1}{f' of {self.rounds}' if made < self.rounds else ''}: {policy}")
                 self._turn(decoder, programs[policy], places, self.found[policy])
-            if i + 1 >= self.rounds and self._counts(self._place()) >= self.rounds:
-                break
+            made += 1
+            if made == 1 and not asked:
+                self.rounds = max(LEAST_ROUNDS, min(ROUNDS, int(ALL_SECONDS / (time.perf_counter() - begin))))
         self.place = self._place() if self._counts(self._place()) else None
         self.meetings = places.meetings
 

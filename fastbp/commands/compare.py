@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from fastbp.base.units import exact_bytes
-from fastbp.check.comparison import REFERENCE, Comparison, Model, passed
+from fastbp.check.comparison import ALL_SECONDS, LEAST_ROUNDS, REFERENCE, ROUNDS, Comparison, Model, passed
 from fastbp.commands.options import (
     add_backend,
     add_cost,
@@ -56,7 +56,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--budget-count", type=whole(2), metavar="N",
         help=f"so many budgets from the planner's smallest to {REFERENCE}'s peak (default {BUDGETS})",
     )  # fmt: skip
-    group.add_argument("--repeat", type=whole(), default=5, metavar="N", help="rounds (default 5)")
+    group.add_argument(
+        "--repeat", type=whole(), default=0, metavar="N",
+        help=f"rounds (default: as many as take {ALL_SECONDS:.0f} s, {LEAST_ROUNDS} to {ROUNDS})",
+    )  # fmt: skip
     group.add_argument("--plot", metavar="FILE.png", help="draw memory against time and FLOPs (default: no picture)")
     group.add_argument(
         "--audit", action="store_true",

@@ -14,7 +14,7 @@ import pytest
 
 from fastbp.base.errors import DoesNotFit, InputError
 from fastbp.check import comparison
-from fastbp.check.comparison import MOST_ROUNDS, Comparison, Measured, Model, passed
+from fastbp.check.comparison import LEAST_ROUNDS, MOST_ROUNDS, ROUNDS, Comparison, Measured, Model, passed
 from fastbp.graph.config import DecoderConfig
 from fastbp.policy.cost import AGAIN
 from fastbp.policy.cost import Measured as CallCosts
@@ -77,6 +77,18 @@ def test_every_other_round_runs_backwards_and_the_reference_in_between() -> None
     there, back = ([mark, *each[:3], mark, each[3]] for each in (order, order[::-1]))
     expected = [f"round {i} of 3: {policy}" for i, each in ((1, there), (2, back), (3, there)) for policy in each]
     assert turns[: len(expected)] == expected  # more of them where the machine is busy
+
+
+@pytest.mark.parametrize(("seconds", "rounds"), [(0.0, LEAST_ROUNDS), (1e9, ROUNDS)])
+def test_rounds_that_are_not_asked_for_fill_a_while(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, rounds: int
+) -> None:
+    monkeypatch.setattr(comparison, "ALL_SECONDS", seconds)
+    said: list[str] = []
+    found = Comparison(MODEL, 0, False, said.append)
+    found.run(["full"])
+    assert found.rounds == rounds
+    assert f"round {rounds} of {rounds}: full" in said
 
 
 class Somewhere:
