@@ -23,6 +23,7 @@ from fastbp.graph.decoder import ITEMSIZE, decoder_graph, parameter_shapes, sinu
 from fastbp.memory.arena import Arena
 from fastbp.memory.flat import Flat, FlatShapes
 from fastbp.memory.layout import Layout, lay_out, lay_out_scattered, layout_bytes
+from fastbp.memory.settle import settle
 from fastbp.policy.cost import COSTS, Cost
 from fastbp.policy.named import make_plan
 from fastbp.run.backend import choose_backend
@@ -79,7 +80,7 @@ class Decoder(Shown):
         self._progress = progress
         self.schedule = training_schedule(self.graph, self.plan)
         self.simulation = simulate(self.schedule)
-        self.layout = lay_out(self.simulation)
+        self.layout = settle(lay_out(self.simulation))
         what = f"--policy '{self.plan.policy}' --batch {batch} at context {config.context}"
         require_memory(self._needed_bytes(self.layout.size_bytes), what, self._smaller())
         self._make_static()
@@ -146,9 +147,9 @@ class Decoder(Shown):
         """
         schedule = training_schedule(self.graph, plan)
         simulation = simulate(schedule)
-        layout = lay_out_scattered(simulation) if scattered else lay_out(simulation)
+        layout = lay_out_scattered(simulation) if scattered else settle(lay_out(simulation))
         if scattered and layout.size_bytes > self.arena.size_bytes:
-            layout = lay_out(simulation)
+            layout = settle(lay_out(simulation))
         if layout.size_bytes > self.arena.size_bytes:
             raise ValueError(f"{plan.policy} takes {layout.size_bytes} bytes, the arena has {self.arena.size_bytes}")
         return schedule, self._bind(schedule, layout)
