@@ -47,8 +47,8 @@ LEAST_ROUNDS, ROUNDS, ALL_SECONDS = 5, 30, 90.0
 weighs on all passes of a turn.
 """
 MOST_ROUNDS, DISTURBED = 4, 1.05
-"""In multiples of the rounds, where cores are moved or others run on them; and how much longer than
-the quickest a pass then takes.
+"""In multiples of the rounds, where cores are moved or others run on them; and how much longer than the quickest a pass
+then takes.
 """
 MOVED = "moved"
 """Where the cores were in a pass under which they were moved."""

@@ -21,15 +21,15 @@ HOMES, PASSES = 4, 3
 
 
 def settle(layout: Layout) -> Layout:
-    """The layout with what is not kept moved to its kind's homes, where those are free for its whole lifetime; its size
-    stays.
+    """The layout with what is not kept moved to its kind's homes, where those are free for its whole lifetime. Its size
+    stays; where nothing would reach the end any more, all stays.
     """
     places = _Places(layout)
     kinds = _kinds(layout.buffers)
     for _ in range(PASSES):
         if not sum(places.move(buffers) for buffers in kinds.values()):
             break
-    return replace(layout, offsets=tuple(places.offsets.tolist()))
+    return replace(layout, offsets=tuple(places.offsets.tolist())) if places.filled else layout
 
 
 def _kinds(buffers: Sequence[Buffer]) -> Mapping[str, list[int]]:
@@ -51,6 +51,11 @@ class _Places:
         self._born = np.array([buffer.born for buffer in layout.buffers])
         self._dies = np.array([buffer.dies for buffer in layout.buffers])
         self._sizes = np.array([buffer.nbytes for buffer in layout.buffers])
+
+    @property
+    def filled(self) -> bool:
+        """Whether a buffer ends where the arena does."""
+        return bool((self.offsets + self._sizes).max(initial=0) == self._end)
 
     def move(self, buffers: Iterable[int]) -> int:
         """Moves those that can be moved to one of the kind's homes, and says how many."""

@@ -148,9 +148,9 @@ class Decoder(Shown):
         schedule = training_schedule(self.graph, plan)
         simulation = simulate(schedule)
         layout = lay_out_scattered(simulation) if scattered else settle(lay_out(simulation))
-        if scattered and layout.size_bytes > self.arena.size_bytes:
-            layout = settle(lay_out(simulation))
         if layout.size_bytes > self.arena.size_bytes:
+            if scattered:
+                return self.under(plan)
             raise ValueError(f"{plan.policy} takes {layout.size_bytes} bytes, the arena has {self.arena.size_bytes}")
         return schedule, self._bind(schedule, layout)
 

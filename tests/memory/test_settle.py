@@ -51,6 +51,14 @@ def test_random_lifetimes_of_a_few_kinds_never_overlap(lifetimes: list[Lifetime]
 def test_slices_come_to_where_most_of_them_are() -> None:
     names = ("blocks.0.u[0:8]", "blocks.0.u[8:16]", "blocks.1.u[0:8]", "blocks.1.u[8:16]", "blocks.1.g[8:16]")
     lives = ((0, 1), (1, 2), (2, 3), (3, 5), (3, 5))
-    buffers = tuple(Buffer((name,), 64, *life, "working") for name, life in zip(names, lives, strict=True))
-    settled = settle(Layout(buffers, (0, 64, 0, 128, 64), 192, 128))
-    assert settled.offsets == (0, 0, 0, 0, 64)
+    slices = [Buffer((name,), 64, *life, "working") for name, life in zip(names, lives, strict=True)]
+    kept = Buffer(("blocks.0.x",), 64, 0, 5, "kept")
+    settled = settle(Layout((*slices, kept), (0, 64, 0, 128, 64, 192), 256, 192))
+    assert settled.offsets == (0, 0, 0, 0, 64, 192)
+
+
+def test_the_end_is_reached_still() -> None:
+    lives = (("u", 0, 2), ("u", 3, 5), ("w", 0, 1))
+    buffers = tuple(Buffer((name,), 64, born, dies, "working") for name, born, dies in lives)
+    layout = Layout(buffers, (0, 128, 64), 192, 128)
+    assert settle(layout) == layout
