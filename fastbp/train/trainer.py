@@ -192,7 +192,9 @@ class Trainer(Shown):
         )
 
     def _first_not_finite(self, program: Program) -> str | None:
-        """The first parameter, or tensor that the program writes, with NaN or infinity in it, and its op."""
+        """The first parameter, or tensor that the program writes, with NaN or infinity in it, and its op. The arena is
+        marked first: a tensor that is written in phases holds what lay there until the last.
+        """
         for name, values in self.decoder.parameters.items():
             if not np.isfinite(values).all():
                 return f"parameter {name}"
@@ -204,6 +206,7 @@ class Trainer(Shown):
                     found.append(f"{name}, written by {instruction.op} {instruction.direction} ({instruction.node})")
             return not found
 
+        self.decoder.mark_arena()
         self.decoder.runner.run_watched(program, watch)
         return found[0] if found else None
 
