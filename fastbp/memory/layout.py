@@ -58,7 +58,7 @@ def lay_out(simulation: Simulation, enough: int = 0) -> Layout:
     buffers = simulation.buffers
     if sum(buffer.nbytes for buffer in buffers) > LARGEST_BYTES:
         raise _too_large(simulation.peak_bytes)
-    born, dies, sizes = _lifetimes(buffers)
+    born, dies, sizes = lifetimes(buffers)
     bound = simulation.peak_bytes
     enough = max(enough, bound)
     best, size = None, 0
@@ -83,10 +83,18 @@ def lay_out_scattered(simulation: Simulation) -> Layout:
     placed where memory is tight and blocks differ, and what goes from core to core is then more.
     """
     buffers = simulation.buffers
-    born, dies, sizes = _lifetimes(buffers)
+    born, dies, sizes = lifetimes(buffers)
     offsets = place(np.random.default_rng(0).permutation(len(buffers)), born, dies, sizes)
     size = int((offsets + sizes).max(initial=0))
     return Layout(buffers, tuple(int(offset) for offset in offsets), size, simulation.peak_bytes)
+
+
+def lifetimes(buffers: Sequence[Buffer]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """When buffers are born and die, in ticks, and their bytes; (n) int64 each."""
+    born = np.array([buffer.born for buffer in buffers])
+    dies = np.array([buffer.dies for buffer in buffers])
+    sizes = np.array([buffer.nbytes for buffer in buffers])
+    return born, dies, sizes
 
 
 def layout_bytes(graph: Graph, plan: Plan, enough: int = 0) -> int:
@@ -108,14 +116,6 @@ def _too_large(nbytes: int) -> DoesNotFit:
     return DoesNotFit(
         f"the plan needs {format_bytes(nbytes)} of activations: take a smaller --batch, --context or decoder"
     )
-
-
-def _lifetimes(buffers: Sequence[Buffer]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """When they are born and die, and their bytes."""
-    born = np.array([buffer.born for buffer in buffers])
-    dies = np.array([buffer.dies for buffer in buffers])
-    sizes = np.array([buffer.nbytes for buffer in buffers])
-    return born, dies, sizes
 
 
 def _orders(born: np.ndarray, dies: np.ndarray, sizes: np.ndarray) -> Sequence[np.ndarray]:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fastbp.memory.layout import Layout
+from fastbp.memory.layout import Layout, lifetimes
 from fastbp.schedule.simulate import Buffer
 
 HOMES, PASSES = 4, 3
@@ -48,9 +48,7 @@ class _Places:
     def __init__(self, layout: Layout) -> None:
         self.offsets = np.array(layout.offsets, np.int64)
         self._end = layout.size_bytes
-        self._born = np.array([buffer.born for buffer in layout.buffers])
-        self._dies = np.array([buffer.dies for buffer in layout.buffers])
-        self._sizes = np.array([buffer.nbytes for buffer in layout.buffers])
+        self._born, self._dies, self._sizes = lifetimes(layout.buffers)
 
     @property
     def filled(self) -> bool:
