@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from math import prod
 
 _TERM = re.compile(r"(\d*)([A-Z]?)")
@@ -56,21 +57,22 @@ class Dims(Mapping[str, int]):
 
 def letters(shape: str) -> tuple[str, ...]:
     """The dimension letters of a written shape, in order: "B T 3C" gives ("B", "T", "C")."""
-    return tuple(letter for letter in (_term(term)[1] for term in shape.split()) if letter)
+    return tuple(letter for _, letter in _terms(shape) if letter)
 
 
 def shape_of(shape: str, dims: Mapping[str, int]) -> tuple[int, ...]:
     """A written shape as integers: "N 3C" with N=2, C=4 gives (2, 12); "" is a scalar, ()."""
-    sizes = []
-    for term in shape.split():
-        factor, letter = _term(term)
-        sizes.append(factor * (dims[letter] if letter else 1))
-    return tuple(sizes)
+    return tuple([factor * (dims[letter] if letter else 1) for factor, letter in _terms(shape)])
 
 
 def size_of(shape: str, dims: Mapping[str, int]) -> int:
     """The number of elements of a written shape."""
     return prod(shape_of(shape, dims))
+
+
+@cache
+def _terms(shape: str) -> tuple[tuple[int, str], ...]:
+    return tuple(map(_term, shape.split()))
 
 
 def _term(term: str) -> tuple[int, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 KINDS = ("parameter", "constant", "host", "activation")
@@ -24,7 +25,7 @@ class Tensor:
         if self.kind not in KINDS:
             raise ValueError(f"tensor {self.name}: kind {self.kind} is not one of {KINDS}")
 
-    @property
+    @cached_property
     def size(self) -> int:
         return prod(self.shape)
 

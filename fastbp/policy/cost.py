@@ -7,13 +7,15 @@ gradients, which it moves whole. Source: Williams, Waterman and Patterson 2009.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections import defaultdict
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol
 
 from fastbp.base.dims import Dims
 from fastbp.graph.graph import Graph, Node
-from fastbp.schedule.actions import Backward, Forward, Recompute
+from fastbp.schedule.actions import Backward, Recompute, RunsNode
 from fastbp.schedule.effects import sliced_dims
 from fastbp.schedule.schedule import Schedule
 
@@ -119,17 +121,24 @@ class Measured:
 
     def _next_to(self, name: str, when: str, rows: int) -> int:
         for then in COUNTS_AS[when]:
-            known = [size for of, at, size in self.nanoseconds if (of, at) == (name, then)]
-            if known:
+            if known := self._sizes.get((name, then)):
                 return self.nanoseconds[name, then, min(known, key=lambda size: abs(size - rows))]
         raise KeyError((name, when))
+
+    @cached_property
+    def _sizes(self) -> Mapping[tuple[str, str], Sequence[int]]:
+        """Rows of the calls that were measured, by (name, when)."""
+        sizes = defaultdict(list)
+        for name, when, rows in self.nanoseconds:
+            sizes[name, when].append(rows)
+        return sizes
 
 
 def schedule_cost(schedule: Schedule, cost: Cost) -> int:
     """What the calls of a schedule's blocks and of its head cost, and whatever runs again."""
     graph, total = schedule.graph, 0
     for action in schedule.actions:
-        if isinstance(action, Forward | Backward):
+        if isinstance(action, RunsNode):
             node = graph.by_name[action.node]
             units = action.rows[1] - action.rows[0] if action.rows else node.rows
             when = BACKWARD if isinstance(action, Backward) else AGAIN if isinstance(action, Recompute) else FORWARD

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastbp.graph.graph import Graph
-from fastbp.schedule.actions import Action, Backward, Forward, Recompute, Unpack
+from fastbp.schedule.actions import Action, Backward, Recompute, RunsNode, Unpack
 from fastbp.schedule.effects import Effects, buffer_bytes
 from fastbp.schedule.local import parted
 from fastbp.schedule.plan import Plan
@@ -104,7 +104,7 @@ def live_sets(
 
 
 def _scratch(action: Action, effects: Effects, levels: Mapping[int, str]) -> Scratch:
-    if not isinstance(action, Forward | Backward):
+    if not isinstance(action, RunsNode):
         return None
     rows = effects.token_rows(action)
     return action.node, isinstance(action, Backward), levels[rows[1] - rows[0]] if rows else "whole"

@@ -84,6 +84,15 @@ class Labels:
     before: np.ndarray
 
 
+class Reached(NamedTuple):
+    """What one step makes of the labels from the `first` on of the block where it begins."""
+
+    kept: np.ndarray
+    cost: np.ndarray
+    step: int
+    first: int
+
+
 class Planner:
     """The search on one graph. `plan(budget)` may be asked again and again. Where `lossy`, a block may keep its tensors
     as computed or all of them (but norms' and softmax's statistics) as bfloat16; of two that cost the same, as
@@ -222,21 +231,20 @@ class Planner:
 
     def search(self, limit: int) -> Found | None:
         """The cheapest plan with at most `limit` bytes live at any tick."""
-        reached: list[list[tuple[np.ndarray, ...]]] = [[] for _ in range(self.graph.blocks + 1)]
+        reached: list[list[Reached]] = [[] for _ in range(self.graph.blocks + 1)]
         labels: list[Labels] = []
         for block in range(self.graph.blocks + 1):
             labels.append(_merged(reached[block]) if block else _start())
             here = labels[block]
-            roomy = int(np.searchsorted(here.kept, limit - self._most_needed, "right"))
+            ends = np.searchsorted(here.kept, limit - self._needed, "right").tolist()
+            roomy = min(ends)
             for i in self._allowed(block):
                 step = self._every_step[i]
                 # Where every step fits, those that another beats in bytes kept and in cost are of no use.
-                begin = roomy if i in self._beaten else 0
-                end = int(np.searchsorted(here.kept, limit - step.needed_bytes, "right"))
+                begin, end = roomy if i in self._beaten else 0, ends[i]
                 if begin < end and block + step.blocks <= self.graph.blocks:
                     kept, cost = here.kept[begin:end] + step.kept_bytes, here.cost[begin:end] + step.cost
-                    columns = (kept, cost, np.full(end - begin, i), np.arange(begin, end))
-                    reached[block + step.blocks].append(columns)
+                    reached[block + step.blocks].append(Reached(kept, cost, i, begin))
         return self._traced(labels, limit)
 
     @cached_property
@@ -249,8 +257,8 @@ class Planner:
         return range(0) if block == self.graph.blocks else range(len(self.first_steps) if block else 0, every)
 
     @cached_property
-    def _most_needed(self) -> int:
-        return max(step.needed_bytes for step in self._every_step)
+    def _needed(self) -> np.ndarray:
+        return np.array([step.needed_bytes for step in self._every_step])
 
     @cached_property
     def _beaten(self) -> frozenset[int]:
@@ -298,16 +306,19 @@ def _start() -> Labels:
     return Labels(zero, zero, zero, zero)
 
 
-def _merged(found: list[tuple[np.ndarray, ...]]) -> Labels:
+def _merged(found: list[Reached]) -> Labels:
     """The labels of which none is as good as another in both respects."""
     if not found:
         empty = np.zeros(0, np.int64)
         return Labels(empty, empty, empty, empty)
-    kept, cost, step, before = (np.concatenate(column) for column in zip(*found, strict=True))
+    kept, cost = np.concatenate([each.kept for each in found]), np.concatenate([each.cost for each in found])
     order = np.lexsort((cost, kept))
     best = np.minimum.accumulate(cost[order])
     order = order[np.concatenate([[True], best[1:] < best[:-1]])]
-    return Labels(kept[order], cost[order], step[order], before[order])
+    starts = np.cumsum([0, *(len(each.kept) for each in found[:-1])])
+    by = np.searchsorted(starts, order, "right") - 1
+    step, first = np.array([(each.step, each.first) for each in found])[by].T
+    return Labels(kept[order], cost[order], step, first + order - starts[by])
 
 
 def optimal_plan(graph: Graph, budget_bytes: int, cost: Cost, lossy: bool = False) -> Plan:

@@ -22,7 +22,7 @@ from fastbp.graph.decoder import decoder_graph
 from fastbp.graph.graph import Graph
 from fastbp.policy.cost import AGAIN, BACKWARD, FORWARD, Cost, conversion, when_kept
 from fastbp.policy.live_sets import Live, Prices, largest, live_sets
-from fastbp.schedule.actions import Pack, Recompute, Unpack
+from fastbp.schedule.actions import Forward, Pack, Recompute, Unpack
 from fastbp.schedule.block_walk import BlockWalk
 from fastbp.schedule.effects import Effects, buffer_bytes
 from fastbp.schedule.local import packed as in_bfloat16
@@ -172,10 +172,10 @@ def _priced(
         """The price of packing or unpacking a tensor."""
         return cost.of(graph, conversion(graph, op_name, name), FORWARD, rows_of(graph.producer[name].name))
 
-    again = {name: priced(name, AGAIN) for name in nodes}
+    again, shape = {name: priced(name, AGAIN) for name in nodes}, _shape(graph)
     for keep, packed in keeps:
-        walked = _walk(_shape(graph), keep, packed, min(outer, STAGES), min(inner, STAGES))
-        interior = _walk(_shape(graph), keep, packed - {"x"}, min(outer, STAGES), min(inner, STAGES))
+        walked = _walk(shape, keep, packed, min(outer, STAGES), min(inner, STAGES))
+        interior = _walk(shape, keep, packed - {"x"}, min(outer, STAGES), min(inner, STAGES))
         waits = {name: buffer_bytes(graph, _buffer(name, packed)) for name in (*keep, "x")}
         both = sum(converted("pack", f"blocks.0.{name}") for name in packed - {"x"})
         both += sum(converted("unpack", name) * times for name, times in interior.unpacked)
@@ -238,7 +238,8 @@ def _walk(shape: tuple[str, ...], keep: frozenset[str], packed: frozenset[str], 
         forward, backward = [Pack(walk.input), *forward], [Unpack(walk.input), *backward]
     levels = {1: "inner", context: "outer"}
     sets = live_sets([*forward, *backward], plan, effects, levels, walk.stream)
-    last = max(i for i, action in enumerate(forward) if walk.input in effects.of(action).reads)
+    readers = {node.name for node in graph.nodes if walk.input in node.inputs}
+    last = max(i for i, action in enumerate(forward) if isinstance(action, Forward) and action.node in readers)
     behind = [Live(live.held - {(walk.input, "whole")}, live.scratch) for live in sets[last + 1 : len(forward)]]
     runs: Counter[str] = Counter()
     unpacks: Counter[str] = Counter()

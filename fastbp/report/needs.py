@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fastbp.graph.graph import Node
-from fastbp.schedule.actions import Backward, Forward, Recompute, Reduce, Unpack, written
+from fastbp.schedule.actions import Backward, BringsBack, Forward, Reduce, Unpack, written
 from fastbp.schedule.effects import Effects
 from fastbp.schedule.local import Rows, parted, tensor_of
 from fastbp.schedule.schedule import Schedule
@@ -82,7 +82,7 @@ class Needs:
     def _need(self, node: Node, name: str) -> Need:
         tensor = self.graph.tensors[name]
         runs = [self._last[node.name, name][tick] for tick in sorted(self._last[node.name, name])]
-        again = tuple(Run(run.tick, written(run.action)) for run in runs if isinstance(run.action, Recompute | Unpack))
+        again = tuple(Run(run.tick, written(run.action)) for run in runs if isinstance(run.action, BringsBack))
         if name in self.schedule.plan.exact:
             again = ()  # a kept norm's mean is written once more where its output is brought back, and is the same
         how = "kept" if tensor.kind == "activation" else "there"

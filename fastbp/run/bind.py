@@ -24,7 +24,7 @@ from fastbp.ops.registry import OPS
 from fastbp.run.backend import Backend
 from fastbp.run.instruction import Argument, Instruction
 from fastbp.run.program import Program
-from fastbp.schedule.actions import Action, Backward, Forward, Free, Pack, Reduce, Unpack, written
+from fastbp.schedule.actions import Action, Backward, Converts, Free, Pack, Reduce, RunsNode, written
 from fastbp.schedule.effects import Effects, placed, sliced_dims
 from fastbp.schedule.local import Rows, packed, parted, tensor_of
 from fastbp.schedule.schedule import Schedule
@@ -72,12 +72,10 @@ class Binder:
                 instructions += self._bind(effects, tick, action)
         return Program(tuple(instructions))
 
-    def _bind(
-        self, effects: Effects, tick: int, action: Forward | Backward | Reduce | Pack | Unpack
-    ) -> Iterator[Instruction]:
+    def _bind(self, effects: Effects, tick: int, action: RunsNode | Reduce | Converts) -> Iterator[Instruction]:
         if isinstance(action, Reduce):
             return self._reduce(tick, action)
-        if isinstance(action, Pack | Unpack):
+        if isinstance(action, Converts):
             return self._convert(tick, action)
         node = self.schedule.graph.by_name[action.node]
         dims = sliced_dims(node, action.rows)
@@ -105,7 +103,7 @@ class Binder:
         outputs = ((action.into, total),)
         return call_instructions(tick, written(action), call, outputs, self.backend, self.dtype, self.progress)
 
-    def _convert(self, tick: int, action: Pack | Unpack) -> Iterator[Instruction]:
+    def _convert(self, tick: int, action: Converts) -> Iterator[Instruction]:
         op, tensor = OPS["pack" if isinstance(action, Pack) else "unpack"], self.schedule.graph.tensors[action.tensor]
         names = {"float32": placed(action, action.tensor), "uint16": packed(action.tensor)}
         found = {kind: self._rows_in_arena(tick, name, tensor, action.rows, kind) for kind, name in names.items()}
@@ -134,7 +132,7 @@ class Binder:
         return self.in_arena(tick, f"{port} of {written(action)}", shape, self.dtype)
 
     def _tensor(
-        self, effects: Effects, tick: int, action: Forward | Backward, node: Node, role: str, port: str
+        self, effects: Effects, tick: int, action: RunsNode, node: Node, role: str, port: str
     ) -> tuple[str, np.ndarray | None]:
         if port not in node.ports:
             return port, None

@@ -9,7 +9,7 @@ from fastbp.memory.timeline import STAGE_OF
 from fastbp.run.decoder import Decoder
 from fastbp.run.instruction import Instruction
 from fastbp.run.op_times import ADAMW, Keyed
-from fastbp.schedule.actions import Action, Free, Pack, Reduce, Unpack
+from fastbp.schedule.actions import Action, Converts, Free, Reduce
 from fastbp.schedule.local import parted
 
 
@@ -36,7 +36,7 @@ def by_block(decoder: Decoder) -> Keyed[CallKey]:
 
 def block_of(graph: Graph, action: Action) -> int | None:
     """The block whose work an action is."""
-    if isinstance(action, Pack | Unpack):
+    if isinstance(action, Converts):
         return graph.producer[action.tensor].block
     if isinstance(action, Reduce):  # "d:blocks.1.x+blocks.1.ln1[0:64]": the part that a node's backward made
         return graph.by_name[parted(action.source)[0].partition("+")[2]].block

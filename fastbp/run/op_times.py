@@ -20,7 +20,7 @@ from fastbp.run.decoder import Decoder
 from fastbp.run.instruction import Instruction
 from fastbp.run.peephole import fuse
 from fastbp.run.program import Program
-from fastbp.schedule.actions import Action, Backward, Free, Pack, Reduce, Unpack
+from fastbp.schedule.actions import Action, Backward, Converts, Free, Reduce
 from fastbp.schedule.effects import sliced_dims
 
 OpKey = tuple[str, str]
@@ -109,7 +109,7 @@ def _work(decoder: Decoder, action: Action) -> Work:
     if isinstance(action, Reduce):
         tensor = graph.tensors[action.source.removeprefix("d:").split("+")[0]]
         return Work(0, 3 * prod(tensor.shape) * graph.itemsize)
-    if isinstance(action, Pack | Unpack):
+    if isinstance(action, Converts):
         size = graph.tensors[action.tensor].size
         start, stop = action.rows or (0, graph.tokens)
         return Work(0, size // graph.tokens * (stop - start) * (graph.itemsize + 2))

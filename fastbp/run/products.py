@@ -20,7 +20,7 @@ from fastbp.run.backend import Backend
 from fastbp.run.cython_backend import kernel_address as cython_address
 from fastbp.run.instruction import Instruction
 from fastbp.run.program import Program
-from fastbp.schedule.actions import Backward, Forward
+from fastbp.schedule.actions import Backward, RunsNode
 from fastbp.schedule.effects import sliced_dims
 from fastbp.schedule.schedule import Schedule
 from fastbp.simd.scratch import panel_elements
@@ -110,7 +110,7 @@ def products_of(schedule: Schedule) -> tuple[Product, ...]:
 def _calls(schedule: Schedule) -> Iterator[Product]:
     """The products in the order of the schedule."""
     for action in schedule.actions:
-        if isinstance(action, Forward | Backward):
+        if isinstance(action, RunsNode):
             node = schedule.graph.by_name[action.node]
             if node.op_name in PRODUCTS:
                 direction = "backward" if isinstance(action, Backward) else "forward"

@@ -36,7 +36,7 @@ from fastbp.run.places import APART, NEAR, Places
 from fastbp.run.program import Program
 from fastbp.run.timed_walk import Clock, Key, TimedWalk
 from fastbp.run.workers import choose_workers
-from fastbp.schedule.actions import Backward, Forward
+from fastbp.schedule.actions import RunsNode
 from fastbp.schedule.plan import Plan
 
 HEAD_SLICES = 3
@@ -154,6 +154,6 @@ def _head_program(decoder: Decoder, plan: Plan) -> Program:
 
     def counts(instruction: Instruction) -> bool:
         action = schedule.actions[instruction.tick]
-        return isinstance(action, Forward | Backward) and action.node in nodes and (action.rows or (0, 0))[1] <= last
+        return isinstance(action, RunsNode) and action.node in nodes and (action.rows or (0, 0))[1] <= last
 
     return decoder.in_parts(Program(tuple(filter(counts, program.instructions))))

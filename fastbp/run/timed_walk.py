@@ -18,7 +18,7 @@ from fastbp.run.instruction import Instruction
 from fastbp.run.measure import seconds_of, undisturbed
 from fastbp.run.op_times import SHORTEST
 from fastbp.run.program import Program
-from fastbp.schedule.actions import Backward, Forward, Pack, Recompute, Reduce, Unpack
+from fastbp.schedule.actions import Backward, Converts, Forward, Recompute, Reduce, RunsNode
 from fastbp.schedule.plan import Plan
 from fastbp.schedule.schedule import Schedule
 
@@ -114,7 +114,7 @@ def _keys(schedule: Schedule) -> Callable[[Instruction], Key]:
 
     def key(instruction: Instruction) -> Key:
         action = schedule.actions[instruction.tick]
-        if isinstance(action, Pack | Unpack):
+        if isinstance(action, Converts):
             return f"{instruction.op} {short_name(action.tensor)}", FORWARD, rows(graph.producer[action.tensor])
         name = last[0] if isinstance(action, Reduce) else getattr(action, "node", "")
         last[:] = [name]
@@ -148,10 +148,10 @@ def _part(schedule: Schedule, instruction: Instruction) -> int:
 
 def _rows(schedule: Schedule, instruction: Instruction) -> int:
     action, graph = schedule.actions[instruction.tick], schedule.graph
-    if isinstance(action, Pack | Unpack):
+    if isinstance(action, Converts):
         start, stop = action.rows or (0, graph.tokens)
         return stop - start
-    assert isinstance(action, Forward | Backward)
+    assert isinstance(action, RunsNode)
     node = graph.by_name[action.node]
     start, stop = action.rows or (0, node.rows)
     return (stop - start) * graph.tokens_per_unit(node)

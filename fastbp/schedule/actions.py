@@ -80,6 +80,9 @@ class Free:
 
 
 Action = Forward | Recompute | Backward | Reduce | Pack | Unpack | Free
+RunsNode = Forward | Backward
+Converts = Pack | Unpack
+BringsBack = Recompute | Unpack
 
 
 def written(action: Action) -> str:
@@ -88,7 +91,7 @@ def written(action: Action) -> str:
         return f"- {action.tensor}"
     if isinstance(action, Reduce):
         return f"+ {action.into}{_slice(action.rows)}"
-    if isinstance(action, Pack | Unpack):
+    if isinstance(action, Converts):
         return f"{action.letter} {action.tensor}{_slice(action.rows)}"
     return f"{action.letter} {action.node}{_slice(action.rows)}"
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
+from typing import NamedTuple
 
 from fastbp.graph.graph import Graph, Node
 from fastbp.schedule.actions import Action, Backward, Forward, Local, Pack, Recompute, Reduce, Unpack
@@ -42,6 +43,17 @@ class Stage:
         return frozenset(name for node in self.nodes for name in node.outputs)
 
 
+class Touched(NamedTuple):
+    """What a node's calls read and write that may exist for some rows alone, by name."""
+
+    forward: tuple[str, ...]
+    backward: tuple[str, ...]
+    gradients: tuple[tuple[str, bool], ...]
+    """Of backward, and whether they live for a slice of sequences, not for one of rows."""
+    parts: tuple[tuple[str, str], ...]
+    """(gradient, part): what is added behind backward."""
+
+
 class BlockWalk:
     """The actions of one block under a plan."""
 
@@ -57,6 +69,10 @@ class BlockWalk:
         made = frozenset().union(*(stage.made for stage in self.stages))
         self.kept, self.packed = plan.exact & made, plan.packed & made - {self.output}
         self.stream = effects.buffer(gradient(self.output))
+        names = (name for node in nodes for name in node.ports.values())
+        others = (name for name in names if graph.tensors[name].kind != "activation")
+        self._whole = frozenset({*self.kept, self.output, *others})
+        """What never exists for a slice alone."""
 
     def forward(self) -> Iterator[Action]:
         """The block's output from its input, and on the way whatever is kept."""
@@ -74,8 +90,7 @@ class BlockWalk:
             where = self._there()
             for stage in reversed(self.stages):
                 yield from self._make(self._from_before(stage, where), outer, where, Recompute)
-                for rows in self._inner(stage, outer):
-                    yield from self._stage_backward(stage, outer, rows, where)
+                yield from self._stage_backward(stage, outer, where)
 
     def _there(self) -> dict[str, Rows | None]:
         """What backward finds."""
@@ -104,7 +119,7 @@ class BlockWalk:
             if not stage.by_rows:  # its own backward, which comes later, reads these too
                 behind |= {name for node in nodes for name in node.outputs}
             for name in sorted(stage.made & behind - where.keys() if nodes or unpacked else ()):
-                where[name] = None if name in self.kept or name == self.output else self._extent(outer)
+                where[name] = None if name in self._whole else self._extent(outer)
             for rows in self._inner(stage, outer) if nodes or unpacked else ():
                 yield from self._unpack(unpacked, rows, where)
                 yield from self._run(kind, nodes, rows, where)
@@ -126,22 +141,18 @@ class BlockWalk:
 
     def _run(self, kind: type[Forward], nodes: list[Node], rows: Rows, where: Where) -> Iterator[Action]:
         """Runs nodes forward for some rows; what is not in `where` exists for these alone."""
+        extent = self._extent(rows)
         for node in nodes:
-            extents = {name: self._place(name, rows, where) for name in (*node.inputs, *node.outputs)}
-            yield kind(node.name, self._units(node, rows), local=_local(extents))
+            places = [(name, where.get(name, extent)) for name in self._touched[node.name].forward]
+            yield kind(node.name, self._units(node, rows), local=_local(places))
             for name in node.outputs if kind is Forward else ():
                 if name in self.packed:
-                    yield Pack(name, self._extent(rows), _local({name: extents[name]}))
+                    yield Pack(name, extent, _local([(name, where.get(name, extent))]))
 
     def _unpack(self, names: Iterable[str], rows: Rows, where: Where) -> Iterator[Action]:
+        extent = self._extent(rows)
         for name in names:
-            yield Unpack(name, self._extent(rows), _local({name: self._place(name, rows, where)}))
-
-    def _place(self, name: str, rows: Rows, where: Where) -> Rows | None:
-        if name in where:
-            return where[name]
-        whole = name in self.kept or name == self.output or self.graph.tensors[name].kind != "activation"
-        return None if whole else self._extent(rows)
+            yield Unpack(name, extent, _local([(name, where.get(name, extent))]))
 
     def _units(self, node: Node, rows: Rows) -> Rows | None:
         """Rows as the node's op counts them; None for all."""
@@ -162,35 +173,45 @@ class BlockWalk:
         sources = {name for node in own for name in node.inputs if name not in where}
         return (sources | set(reads)) - stage.made
 
-    def _stage_backward(self, stage: Stage, outer: Rows, rows: Rows, where: Where) -> Iterator[Action]:
+    def _stage_backward(self, stage: Stage, outer: Rows, where: Where) -> Iterator[Action]:
         nodes, unpacked = self._wanted(self._reads(stage, where), where, self.packed)
-        yield from self._unpack(sorted(unpacked), rows, where)
-        yield from self._run(Recompute, nodes, rows, where)
-        for node in reversed(stage.nodes):
-            if self.effects.runs_backward(node):
+        backward = [node for node in reversed(stage.nodes) if self.effects.runs_backward(node)]
+        for rows in self._inner(stage, outer):
+            yield from self._unpack(sorted(unpacked), rows, where)
+            yield from self._run(Recompute, nodes, rows, where)
+            for node in backward:
                 yield from self._node_backward(node, outer, rows, where)
 
     def _node_backward(self, node: Node, outer: Rows, rows: Rows, where: Where) -> Iterator[Action]:
-        extents = {name: self._place(name, rows, where) for name in node.backward_reads}
-        for port in (*node.op.outputs, *node.op.differentiable):
+        extent, beyond, touched = self._extent(rows), self._extent(outer), self._touched[node.name]
+        gradients = [(name, beyond if crosses else extent) for name, crosses in touched.gradients]
+        reads = [(name, where.get(name, extent)) for name in touched.backward]
+        yield Backward(node.name, self._units(node, rows), local=_local([*reads, *gradients]))
+        for into, part in touched.parts:
+            yield Reduce(into, local(part, extent) if extent else part, extent)
+
+    @cached_property
+    def _touched(self) -> dict[str, Touched]:
+        return {node.name: self._touched_by(node) for stage in self.stages for node in stage.nodes}
+
+    def _touched_by(self, node: Node) -> Touched:
+        """The stream's gradient is whole; a part of it is added at once; the rest live as long as their tensors do."""
+        gradients: dict[str, bool] = {}
+        parts = []
+        for port in (*node.op.outputs, *node.op.differentiable) if self.effects.runs_backward(node) else ():
             name = node.ports[port]
             target = gradient(name) if port in node.op.outputs else self.effects.contribution(node, name)
-            extents[self.effects.buffer(target)] = self._gradient_place(name, target, outer, rows)
-        yield Backward(node.name, self._units(node, rows), local=_local(extents))
-        for port in node.op.differentiable:
-            name = node.ports[port]
-            part = self.effects.contribution(node, name)
-            if part != gradient(name):
-                at = self._extent(rows)
-                yield Reduce(self.effects.buffer(gradient(name)), local(part, at) if at else part, at)
-
-    def _gradient_place(self, name: str, target: str, outer: Rows, rows: Rows) -> Rows | None:
-        """The stream's gradient is whole; a part of it is added at once; the rest lives as long as its tensor would."""
-        if target != gradient(name):
-            return self._extent(rows)
-        if self.effects.buffer(target) == self.stream:
-            return None
-        return self._extent(outer if name in self._crossing else rows)
+            into, buffer = self.effects.buffer(gradient(name)), self.effects.buffer(target)
+            if target != gradient(name):
+                parts.append((into, target))
+                gradients[buffer] = False
+            elif buffer != self.stream:
+                gradients[buffer] = name in self._crossing
+        forward, backward = (
+            tuple([name for name in names if name not in self._whole])
+            for names in ((*node.inputs, *node.outputs), node.backward_reads)
+        )
+        return Touched(forward, backward, tuple(gradients.items()), tuple(parts))
 
     @cached_property
     def _crossing(self) -> frozenset[str]:
@@ -203,8 +224,9 @@ class BlockWalk:
         )
 
 
-def _local(extents: Where) -> Local:
-    return tuple((name, rows) for name, rows in extents.items() if rows is not None)
+def _local(places: Iterable[tuple[str, Rows | None]]) -> Local:
+    """Those places that are not whole."""
+    return tuple([(name, rows) for name, rows in places if rows is not None])
 
 
 def _cut(rows: Rows, step: int) -> Iterator[Rows]:

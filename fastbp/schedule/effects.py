@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cache, cached_property
+from typing import NamedTuple
 
 from fastbp.base.dims import Dims, size_of
 from fastbp.graph.graph import Graph, Node
 from fastbp.ops.op import FIRST
 from fastbp.ops.registry import OPS
-from fastbp.schedule.actions import Action, Backward, Forward, Free, Local, Pack, Reduce, Unpack
+from fastbp.schedule.actions import Action, Backward, Converts, Free, Local, Pack, Reduce, RunsNode
 from fastbp.schedule.local import PACKED, Rows, local, packed, parted, tensor_of
 
 
@@ -19,8 +19,7 @@ def gradient(tensor: str) -> str:
     return f"d:{tensor}"
 
 
-@dataclass(frozen=True)
-class Effect:
+class Effect(NamedTuple):
     """Activations and gradients by name; scratch as (port, elements)."""
 
     reads: tuple[str, ...]
@@ -92,7 +91,7 @@ class Effects:
 
     def in_place(self, action: Action) -> tuple[tuple[str, str], ...]:
         """(new, old): what the action's op can write over what it reads. A slice is written over whole slices alone."""
-        if not isinstance(action, Forward | Backward):
+        if not isinstance(action, RunsNode):
             return ()
         pairs = self._in_place(action.node, isinstance(action, Backward))
         if not pairs:
@@ -118,10 +117,10 @@ class Effects:
 
     def token_rows(self, action: Action) -> Rows | None:
         """The rows of an action in tokens; None for all of them."""
-        if isinstance(action, Free) or action.rows is None:
+        if not isinstance(action, RunsNode):
+            return None if isinstance(action, Free) else action.rows
+        if action.rows is None:
             return None
-        if isinstance(action, Reduce | Pack | Unpack):
-            return action.rows
         tokens = self.graph.tokens_per_unit(self.graph.by_name[action.node])
         return action.rows[0] * tokens, action.rows[1] * tokens
 
@@ -130,26 +129,27 @@ class Effects:
 
     def of(self, action: Action) -> Effect:
         """Reads and writes of an action, host and parameter tensors left out."""
-        if isinstance(action, Free):
-            return Effect((), ())
+        if isinstance(action, RunsNode):
+            key = (action.letter, action.node, action.rows, action.local)
+            found = self._known.get(key)
+            if found is None:
+                found = self._known[key] = self._of_node(action)
+            return found
         if isinstance(action, Reduce):
             return Effect((action.into, action.source), (action.into,))
-        if isinstance(action, Pack | Unpack):
+        if isinstance(action, Converts):
             real, half = (placed(action, action.tensor),), (packed(action.tensor),)
             return Effect(real, half) if isinstance(action, Pack) else Effect(half, real)
-        key = (action.letter, action.node, action.rows, action.local)
-        if key not in self._known:
-            self._known[key] = self._of_node(action)
-        return self._known[key]
+        return Effect((), ())
 
-    def _of_node(self, action: Forward | Backward) -> Effect:
+    def _of_node(self, action: RunsNode) -> Effect:
         backward = isinstance(action, Backward)
         reads, writes = self._names(action.node, backward)
         scratch = self.scratch(action.node, backward, action.rows[1] - action.rows[0] if action.rows else None)
         if action.local:
-            local_names = {name: local(name, rows) for name, rows in action.local}
-            reads = tuple(local_names.get(name, name) for name in reads)
-            writes = tuple(local_names.get(name, name) for name in writes)
+            placed_at = {name: local(name, rows) for name, rows in action.local}
+            reads = tuple([placed_at.get(name, name) for name in reads])
+            writes = tuple([placed_at.get(name, name) for name in writes])
         return Effect(reads, writes, scratch)
 
     def _names(self, name: str, backward: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -197,7 +197,7 @@ def buffer_bytes(graph: Graph, name: str, rows: int | None = None) -> int:
     return whole if rows is None else whole // graph.tokens * rows
 
 
-def placed(action: Forward | Backward | Pack | Unpack, name: str) -> str:
+def placed(action: RunsNode | Converts, name: str) -> str:
     """The buffer in which an action finds a tensor or gradient: a slice's where it exists for a slice alone."""
     for found, rows in action.local:
         if found == name:

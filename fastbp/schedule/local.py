@@ -35,6 +35,7 @@ def packed(tensor: str) -> str:
     return PACKED + tensor
 
 
+@cache
 def tensor_of(name: str) -> str:
     """The tensor whose shape a buffer has: "blocks.0.mid" for "d:blocks.0.mid+blocks.0.ln2[0:64]"."""
     whole = parted(name)[0].removeprefix(PACKED)

@@ -15,7 +15,19 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
 from fastbp.graph.graph import Graph, Node
-from fastbp.schedule.actions import Action, Backward, Forward, Free, Local, Pack, Recompute, Reduce, Unpack
+from fastbp.schedule.actions import (
+    Action,
+    Backward,
+    BringsBack,
+    Forward,
+    Free,
+    Local,
+    Pack,
+    Recompute,
+    Reduce,
+    RunsNode,
+    Unpack,
+)
 from fastbp.schedule.block_walk import BlockWalk
 from fastbp.schedule.effects import Effect, Effects, gradient
 from fastbp.schedule.local import Rows, parted
@@ -202,35 +214,30 @@ def with_ends(
 ) -> Iterator[tuple[Action, Effect, Sequence[str]]]:
     """Every action with what it takes over, its effect, and the buffers that are free behind it."""
     found = [effects.of(action) for action in actions]
-    last_use = _last_uses(actions, found, plan, effects)
     live: set[str] = set()
-    for i, (action, effect) in enumerate(zip(actions, found, strict=True)):
-        over = [name for name in dict.fromkeys((*effect.reads, *effect.writes)) if i in last_use[name]]
+    for action, effect, over in zip(actions, found, _ends(actions, found, plan, effects), strict=True):
         takes = _takes(action, effects, over, live) if over else ()
         live.update(effect.writes)
         live.difference_update(over)
-        if takes and isinstance(action, Forward | Backward):
+        if takes and isinstance(action, RunsNode):
             taken = {old for _, old in takes}
             yield replace(action, takes=takes), effect, [name for name in over if name not in taken]
         else:
             yield action, effect, over
 
 
-def _last_uses(actions: Sequence[Action], found: Sequence[Effect], plan: Plan, effects: Effects) -> dict[str, set[int]]:
-    """For every buffer the actions after which it is not needed until it is written anew."""
-    last: dict[str, int] = {}
-    over: dict[str, set[int]] = {}
-    for i, (action, effect) in enumerate(zip(actions, found, strict=True)):
-        if isinstance(action, Recompute | Unpack):
-            for name in effect.writes:
-                if name in last and _anew(action, name, plan, effects):
-                    over[name].add(last[name])
-        for name in (*effect.reads, *effect.writes):
-            last[name] = i
-            over.setdefault(name, set())
-    for name, i in last.items():
-        over[name].add(i)
-    return over
+def _ends(actions: Sequence[Action], found: Sequence[Effect], plan: Plan, effects: Effects) -> list[list[str]]:
+    """For every action the buffers that are not needed behind it until they are written anew."""
+    needed: set[str] = set()
+    ends = []
+    for action, effect in zip(reversed(actions), reversed(found), strict=True):
+        names = dict.fromkeys((*effect.reads, *effect.writes))
+        ends.append([name for name in names if name not in needed])
+        needed.update(names)
+        if isinstance(action, BringsBack):
+            needed.difference_update(name for name in effect.writes if _anew(action, name, plan, effects))
+    ends.reverse()
+    return ends
 
 
 def _anew(action: Action, name: str, plan: Plan, effects: Effects) -> bool:
@@ -240,9 +247,9 @@ def _anew(action: Action, name: str, plan: Plan, effects: Effects) -> bool:
     return tensor not in plan.exact and start == (rows[0] if rows else 0)
 
 
-def _takes(action: Action, effects: Effects, over: list[str], live: set[str]) -> tuple[tuple[str, str], ...]:
+def _takes(action: Action, effects: Effects, over: Sequence[str], live: set[str]) -> tuple[tuple[str, str], ...]:
     """The tensors of this action that are written over one that nobody needs any more."""
-    if not isinstance(action, Forward | Backward):
+    if not isinstance(action, RunsNode):
         return ()
     pairs = effects.in_place(action)
     return tuple((new, old) for new, old in pairs if old in over and new not in live and new not in over)

@@ -18,7 +18,7 @@ import numpy as np
 from fastbp.base.shown import Fact, Shown
 from fastbp.base.units import format_bytes, format_count
 from fastbp.graph.graph import Graph
-from fastbp.schedule.actions import Action, Backward, Forward, Free, Pack, Recompute, Reduce, Unpack, written
+from fastbp.schedule.actions import Action, Backward, Converts, Free, Recompute, Reduce, RunsNode, written
 from fastbp.schedule.effects import Effects, buffer_bytes, forward_flops
 from fastbp.schedule.local import PACKED, Rows, parted
 from fastbp.schedule.plan import Plan
@@ -176,8 +176,18 @@ class _Machine:
     def _written(self, name: str) -> Rows:
         return self.live[name].begin, self.live[name].filled
 
-    def parts_of(self, name: str) -> np.ndarray:
-        return self.parts.setdefault(name, np.zeros(self.graph.tokens, np.int32))
+    def add_part(self, name: str, rows: Rows) -> None:
+        if name not in self.parts:
+            self.parts[name] = np.zeros(self.graph.tokens, np.int32)
+        self.parts[name][slice(*rows)] += 1
+
+    def parts_but(self, due: int, name: str, rows: Rows) -> int | None:
+        """How many parts some row of a gradient has taken in, if not as many as are due."""
+        if name not in self.parts:
+            return 0 if due else None
+        there = self.parts[name][slice(*rows)]
+        wrong = there[there != due]
+        return int(wrong[0]) if wrong.size else None
 
     def category(self, name: str, action: Action) -> str:
         if name.startswith("d:"):
@@ -204,7 +214,7 @@ class _Machine:
         opened.filled = opened.begin
         self.live[new] = opened
 
-    def walk(self, action: Forward | Backward) -> None:
+    def walk(self, action: RunsNode) -> None:
         """Slices come in order, each row once: gradients of parameters accumulate."""
         node, key = self.graph.by_name[action.node], (action.letter, action.node)
         start, stop = action.rows or (0, node.rows)
@@ -258,11 +268,11 @@ def _run(machine: _Machine, effects: Effects, action: Action) -> int:
     """One action that computes; returns the bytes of its scratch."""
     effect = effects.of(action)
     rows = effects.token_rows(action) or (0, machine.graph.tokens)
-    if isinstance(action, Pack | Unpack) and action.tensor not in machine.plan.packed:
+    if isinstance(action, Converts) and action.tensor not in machine.plan.packed:
         raise machine.refuse(action, "its plan does not pack it")
     for name in effect.reads:
         machine.read(action, name, rows)
-    if isinstance(action, Forward | Backward) and not isinstance(action, Recompute):
+    if isinstance(action, RunsNode) and not isinstance(action, Recompute):
         machine.walk(action)
     _check_parts(machine, effects, action, rows)
     for new, old in getattr(action, "takes", ()):
@@ -283,12 +293,11 @@ def _check_parts(machine: _Machine, effects: Effects, action: Action, rows: Rows
     added, row by row.
     """
     if isinstance(action, Reduce):
-        machine.parts_of(action.into)[slice(*rows)] += 1
+        machine.add_part(action.into, rows)
     elif isinstance(action, Backward):
         node = machine.graph.by_name[action.node]
         for port in node.op.outputs:
-            name = effects.buffer(f"d:{node.ports[port]}")
-            there, due = machine.parts_of(name)[slice(*rows)], effects.parts_before[node.name]
-            if (there != due).any():
-                found = int(there[there != due][0])
+            name, due = effects.buffer(f"d:{node.ports[port]}"), effects.parts_before[node.name]
+            found = machine.parts_but(due, name, rows)
+            if found is not None:
                 raise machine.refuse(action, f"{found} parts were added to {name}, {due} are due")
