@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from fastbp.graph.graph import Graph
 from fastbp.policy.cost import AGAIN, Cost
-from fastbp.policy.live_sets import Prices, live_sets
+from fastbp.policy.live_sets import Live, Prices, live_sets
 from fastbp.schedule.actions import Action, Forward, Recompute
 from fastbp.schedule.effects import Effects
 from fastbp.schedule.plan import Plan, head_rows
@@ -60,7 +60,7 @@ def chain_of(graph: Graph, cost: Cost) -> Chain:
         prices, stream = Prices(graph, effects, {"whole": graph.tokens}), effects.buffer(f"d:{nodes[-1].name}")
         sets = live_sets(actions, Plan("", frozenset(), 1), effects, {}, stream)
         left_out = frozenset() if input_too else frozenset({(x, "whole")})
-        return [prices.peak([replace(live, held=live.held - left_out)]) for live in sets]
+        return [prices.peak([Live(live.held - left_out, live.scratch)]) for live in sets]
 
     everything = peaks([*run, *back])
     return Chain(

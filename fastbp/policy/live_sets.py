@@ -6,11 +6,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastbp.graph.graph import Graph
-from fastbp.schedule.actions import Action, Backward, Recompute, RunsNode, Unpack
+from fastbp.schedule.actions import Action, Backward, BringsBack, RunsNode
 from fastbp.schedule.effects import Effects, buffer_bytes
 from fastbp.schedule.local import parted
 from fastbp.schedule.plan import Plan
@@ -24,8 +23,7 @@ Held = tuple[str, str]
 """A tensor's or gradient's name, and how much of it: "whole", "outer" (a slice of sequences) or "inner" (of rows)."""
 
 
-@dataclass(frozen=True)
-class Live:
+class Live(NamedTuple):
     """What is live at some action of a block, and its scratch."""
 
     held: frozenset[Held]
@@ -95,11 +93,13 @@ def live_sets(
     held = _Known(level_of).__getitem__
     for action, effect, over in with_ends(actions, plan, effects):
         live.update(map(held, effect.reads), map(held, effect.writes))
-        live.difference_update(held(old) for _, old in getattr(action, "takes", ()))
-        if backward := backward or isinstance(action, Recompute | Backward | Unpack):
+        if takes := getattr(action, "takes", ()):
+            live.difference_update(held(old) for _, old in takes)
+        if backward := backward or isinstance(action, BringsBack | Backward):
             live.add((stream, "whole"))
         found.append(Live(frozenset(live), _scratch(action, effects, levels)))
-        live.difference_update(map(held, over))
+        if over:
+            live.difference_update(map(held, over))
     return found
 
 

@@ -52,6 +52,11 @@ class Touched(NamedTuple):
     """Of backward, and whether they live for a slice of sequences, not for one of rows."""
     parts: tuple[tuple[str, str], ...]
     """(gradient, part): what is added behind backward."""
+    tokens: int
+
+    def units(self, extent: Rows | None) -> Rows | None:
+        """Rows as the node's op counts them, in steps of so many tokens; None for all."""
+        return (extent[0] // self.tokens, extent[1] // self.tokens) if extent else None
 
 
 class BlockWalk:
@@ -143,8 +148,9 @@ class BlockWalk:
         """Runs nodes forward for some rows; what is not in `where` exists for these alone."""
         extent = self._extent(rows)
         for node in nodes:
-            places = [(name, where.get(name, extent)) for name in self._touched[node.name].forward]
-            yield kind(node.name, self._units(node, rows), local=_local(places))
+            touched = self._touched[node.name]
+            places = [(name, where.get(name, extent)) for name in touched.forward]
+            yield kind(node.name, touched.units(extent), (), _local(places))
             for name in node.outputs if kind is Forward else ():
                 if name in self.packed:
                     yield Pack(name, extent, _local([(name, where.get(name, extent))]))
@@ -153,11 +159,6 @@ class BlockWalk:
         extent = self._extent(rows)
         for name in names:
             yield Unpack(name, extent, _local([(name, where.get(name, extent))]))
-
-    def _units(self, node: Node, rows: Rows) -> Rows | None:
-        """Rows as the node's op counts them; None for all."""
-        tokens = self.graph.tokens_per_unit(node)
-        return (rows[0] // tokens, rows[1] // tokens) if self._extent(rows) else None
 
     def _reads(self, stage: Stage, where: Where) -> list[str]:
         """What a stage's backward reads and is not there."""
@@ -186,7 +187,7 @@ class BlockWalk:
         extent, beyond, touched = self._extent(rows), self._extent(outer), self._touched[node.name]
         gradients = [(name, beyond if crosses else extent) for name, crosses in touched.gradients]
         reads = [(name, where.get(name, extent)) for name in touched.backward]
-        yield Backward(node.name, self._units(node, rows), local=_local([*reads, *gradients]))
+        yield Backward(node.name, touched.units(extent), (), _local([*reads, *gradients]))
         for into, part in touched.parts:
             yield Reduce(into, local(part, extent) if extent else part, extent)
 
@@ -211,7 +212,7 @@ class BlockWalk:
             tuple([name for name in names if name not in self._whole])
             for names in ((*node.inputs, *node.outputs), node.backward_reads)
         )
-        return Touched(forward, backward, tuple(gradients.items()), tuple(parts))
+        return Touched(forward, backward, tuple(gradients.items()), tuple(parts), self.graph.tokens_per_unit(node))
 
     @cached_property
     def _crossing(self) -> frozenset[str]:

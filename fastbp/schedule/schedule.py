@@ -231,8 +231,9 @@ def _ends(actions: Sequence[Action], found: Sequence[Effect], plan: Plan, effect
     needed: set[str] = set()
     ends = []
     for action, effect in zip(reversed(actions), reversed(found), strict=True):
-        names = dict.fromkeys((*effect.reads, *effect.writes))
-        ends.append([name for name in names if name not in needed])
+        names = effect.reads + effect.writes
+        over = [name for name in names if name not in needed]
+        ends.append(list(dict.fromkeys(over)) if over else over)
         needed.update(names)
         if isinstance(action, BringsBack):
             needed.difference_update(name for name in effect.writes if _anew(action, name, plan, effects))
