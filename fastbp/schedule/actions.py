@@ -80,6 +80,7 @@ class Free:
 
 
 Action = Forward | Recompute | Backward | Reduce | Pack | Unpack | Free
+"""What a schedule holds; below, the actions that run a node, convert a tensor, or bring one back."""
 RunsNode = Forward | Backward
 Converts = Pack | Unpack
 BringsBack = Recompute | Unpack

@@ -53,9 +53,10 @@ class Touched(NamedTuple):
     parts: tuple[tuple[str, str], ...]
     """(gradient, part): what is added behind backward."""
     tokens: int
+    """In a row as the node's op counts them."""
 
     def units(self, extent: Rows | None) -> Rows | None:
-        """Rows as the node's op counts them, in steps of so many tokens; None for all."""
+        """Tokens as rows of the node's op; None for all."""
         return (extent[0] // self.tokens, extent[1] // self.tokens) if extent else None
 
 
@@ -149,16 +150,15 @@ class BlockWalk:
         extent = self._extent(rows)
         for node in nodes:
             touched = self._touched[node.name]
-            places = [(name, where.get(name, extent)) for name in touched.forward]
-            yield kind(node.name, touched.units(extent), (), _local(places))
+            yield kind(node.name, touched.units(extent), (), _local(_places(touched.forward, extent, where)))
             for name in node.outputs if kind is Forward else ():
                 if name in self.packed:
-                    yield Pack(name, extent, _local([(name, where.get(name, extent))]))
+                    yield Pack(name, extent, _local(_places((name,), extent, where)))
 
     def _unpack(self, names: Iterable[str], rows: Rows, where: Where) -> Iterator[Action]:
         extent = self._extent(rows)
         for name in names:
-            yield Unpack(name, extent, _local([(name, where.get(name, extent))]))
+            yield Unpack(name, extent, _local(_places((name,), extent, where)))
 
     def _reads(self, stage: Stage, where: Where) -> list[str]:
         """What a stage's backward reads and is not there."""
@@ -186,8 +186,8 @@ class BlockWalk:
     def _node_backward(self, node: Node, outer: Rows, rows: Rows, where: Where) -> Iterator[Action]:
         extent, beyond, touched = self._extent(rows), self._extent(outer), self._touched[node.name]
         gradients = [(name, beyond if crosses else extent) for name, crosses in touched.gradients]
-        reads = [(name, where.get(name, extent)) for name in touched.backward]
-        yield Backward(node.name, touched.units(extent), (), _local([*reads, *gradients]))
+        places = [*_places(touched.backward, extent, where), *gradients]
+        yield Backward(node.name, touched.units(extent), (), _local(places))
         for into, part in touched.parts:
             yield Reduce(into, local(part, extent) if extent else part, extent)
 
@@ -223,6 +223,11 @@ class BlockWalk:
             for name in stage.made
             if any(name in node.inputs for later in self.stages[i + 1 :] for node in later.nodes)
         )
+
+
+def _places(names: Iterable[str], extent: Rows | None, where: Where) -> list[tuple[str, Rows | None]]:
+    """Tensors with their rows: those that `where` has, else `extent`."""
+    return [(name, where.get(name, extent)) for name in names]
 
 
 def _local(places: Iterable[tuple[str, Rows | None]]) -> Local:
