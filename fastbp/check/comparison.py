@@ -47,8 +47,8 @@ LEAST_ROUNDS, ROUNDS, ALL_SECONDS = 5, 30, 90.0
 weighs on all passes of a turn.
 """
 MOST_ROUNDS, DISTURBED = 4, 1.05
-"""In multiples of the rounds, where cores are moved or others run on them; and how much longer than the quickest a pass
-then takes.
+"""In multiples of the rounds, where none are asked for and cores are moved or others run on them; and how much longer
+than the quickest a pass then takes.
 """
 MOVED = "moved"
 """Where the cores were in a pass under which they were moved."""
@@ -141,10 +141,11 @@ class Measured:
 
 @dataclass
 class Comparison:
-    """A comparison, run once, of so many rounds; 0 is as many as take ALL_SECONDS. `cost` is what plans are chosen by;
-    where it was measured, `costs` gives it for another place of the cores. `rss_of` says whose peak of resident memory
-    is measured: the "policy"'s, or the "process"'s up to then where the system cannot forget an earlier one. `place` is
-    where the cores were in the passes that count; None where they were nowhere for a whole round's passes, and all do.
+    """A comparison, run once, of so many rounds; 0 is as many as take ALL_SECONDS, more where cores are moved. `cost`
+    is what plans are chosen by; where it was measured, `costs` gives it for another place of the cores. `rss_of` says
+    whose peak of resident memory is measured: the "policy"'s, or the "process"'s up to then where the system cannot
+    forget an earlier one. `place` is where the cores were in the passes that count; None where they were nowhere for a
+    whole round's passes, and all do.
     """
 
     model: Model
@@ -228,14 +229,16 @@ class Comparison:
         found.audit = audit(decoder) if self.audited else None
 
     def _time(self, plans: Mapping[str, Plan]) -> None:
-        """Turns in the memory of the largest plan, until each policy has an undisturbed pass a round in one place."""
+        """Turns in the memory of the largest plan: the rounds that were asked for, else as many as fill a while, and
+        until each policy has an undisturbed pass a round in one place.
+        """
         largest: str = max(plans, key=lambda policy: self.found[policy].figures["peak_bytes_predicted"])
         decoder = self.model.decoder(plans[largest], self.say)
         programs = {policy: decoder.under(plan)[1] for policy, plan in plans.items()}
         places = Places(decoder.runner.workers, decoder.backend.compiled)
         begin, made, asked = time.perf_counter(), 0, self.rounds
         self.rounds = asked or LEAST_ROUNDS
-        while made < self.rounds or (made < MOST_ROUNDS * self.rounds and self._counts(self._place()) < self.rounds):
+        while made < self.rounds or (not asked and made < MOST_ROUNDS * self.rounds and not self._enough()):
             for policy in _order(list(programs), made):
                 self.say(f"round {made + 1}{f' of {self.rounds}' if made < self.rounds else ''}: {policy}")
                 self._turn(decoder, programs[policy], places, self.found[policy])
@@ -254,6 +257,9 @@ class Comparison:
             if i == 0:
                 found.gradients.add(digest(decoder.gradients.flat))
                 place = places.look()
+
+    def _enough(self) -> bool:
+        return self._counts(self._place()) >= self.rounds
 
     def _counts(self, place: str) -> int:
         """The fewest undisturbed passes that a policy has in a place."""

@@ -113,6 +113,15 @@ class Graph:
     def blocks(self) -> int:
         return 1 + max((node.block for node in self.nodes if node.block is not None), default=-1)
 
+    @cached_property
+    def nodes_of_block(self) -> tuple[tuple[Node, ...], ...]:
+        """The nodes of each block, in order."""
+        found: list[list[Node]] = [[] for _ in range(self.blocks)]
+        for node in self.nodes:
+            if node.block is not None:
+                found[node.block].append(node)
+        return tuple(map(tuple, found))
+
     def bytes_of(self, name: str) -> int:
         return self.tensors[name].nbytes(self.itemsize)
 

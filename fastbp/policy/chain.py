@@ -47,7 +47,7 @@ class Chain:
 def chain_of(graph: Graph, cost: Cost) -> Chain:
     """The chain of a graph's blocks, walked whole."""
     effects = Effects(graph)
-    nodes = [node for node in graph.nodes if node.block == 0]
+    nodes = graph.nodes_of_block[0]
     costs = {node.name: cost.of(graph, node, AGAIN, graph.tokens) for node in nodes}
     x = nodes[0].inputs[0]
     others = frozenset(name for node in nodes for name in node.outputs) & graph.read_by_backward - {nodes[-1].name}

@@ -5,9 +5,10 @@ slices, and priced for slices of every size.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
+from fastbp.base.known import Known
 from fastbp.graph.graph import Graph
 from fastbp.schedule.actions import Action, Backward, BringsBack, RunsNode
 from fastbp.schedule.effects import Effects, buffer_bytes
@@ -30,25 +31,13 @@ class Live(NamedTuple):
     scratch: Scratch
 
 
-class _Known(dict[Any, Any]):
-    """Remembers what was worked out; a hit costs no Python call."""
-
-    def __init__(self, work_out: Callable[[Any], Any]) -> None:
-        super().__init__()
-        self._work_out = work_out
-
-    def __missing__(self, key: Any) -> Any:
-        self[key] = found = self._work_out(key)
-        return found
-
-
 class Prices:
     """Bytes of live sets whose slices hold so many `rows`."""
 
     def __init__(self, graph: Graph, effects: Effects, rows: Mapping[str, int]) -> None:
         self.graph, self.effects, self.rows = graph, effects, rows
-        self._held: dict[Held, int] = _Known(self._bytes_of)
-        self._scratch: dict[Scratch, int] = _Known(self._bytes_of_scratch)
+        self._held = Known(self._bytes_of)
+        self._scratch = Known(self._bytes_of_scratch)
 
     def peak(self, sets: Iterable[Live]) -> int:
         """The largest."""
@@ -90,7 +79,7 @@ def live_sets(
         tensor, rows = parted(name)
         return tensor, levels[rows[1] - rows[0]] if rows else "whole"
 
-    held = _Known(level_of).__getitem__
+    held = Known(level_of).__getitem__
     for action, effect, over in with_ends(actions, plan, effects):
         live.update(map(held, effect.reads), map(held, effect.writes))
         if takes := getattr(action, "takes", ()):
@@ -104,7 +93,7 @@ def live_sets(
 
 
 def _scratch(action: Action, effects: Effects, levels: Mapping[int, str]) -> Scratch:
-    if not isinstance(action, RunsNode):
+    if not isinstance(action, RunsNode) or not effects.has_scratch(action.node, isinstance(action, Backward)):
         return None
     rows = effects.token_rows(action)
     return action.node, isinstance(action, Backward), levels[rows[1] - rows[0]] if rows else "whole"

@@ -163,7 +163,7 @@ class Planner:
 
     def _segment(self, option: Option, blocks: int) -> Step:
         needed = max(self._forward_bytes(option, blocks, True), self._backward_bytes(option, blocks, True))
-        forward = sum(node.flops[0] for node in self.graph.nodes if node.block == 0)
+        forward = sum(node.flops[0] for node in self.graph.nodes_of_block[0])
         cost = (blocks - 1) * option.again_cost + blocks * option.cost + option.input_cost
         flops = (blocks - 1) * forward + blocks * option.recomputed_flops
         return Step(option, blocks, True, option.kept_bytes, needed, cost * TIES, flops)

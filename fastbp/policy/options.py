@@ -14,6 +14,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from itertools import combinations
 from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from fastbp.graph.graph import Graph
 from fastbp.policy.cost import AGAIN, BACKWARD, FORWARD, Cost, conversion, when_kept
 from fastbp.policy.live_sets import Live, Prices, largest, live_sets
 from fastbp.schedule.actions import Forward, Pack, Recompute, Unpack
+from fastbp.schedule.block import Block
 from fastbp.schedule.block_walk import BlockWalk
 from fastbp.schedule.effects import Effects, buffer_bytes
 from fastbp.schedule.local import packed as in_bfloat16
@@ -82,6 +84,14 @@ class Walked:
     """The same of tensors that are unpacked."""
 
 
+class Peaks(NamedTuple):
+    """The most bytes live in a walk, forward and backward; `without_input` as in Walked."""
+
+    forward: int
+    without_input: int
+    backward: int
+
+
 def keep_sets(names: Iterable[str]) -> Iterator[frozenset[str]]:
     """Sets of a block's tensors, by short name, that are worth keeping beside its input, the largest first."""
     known = set(names)
@@ -128,7 +138,7 @@ def options(graph: Graph, cost: Cost, lossy: bool = False) -> list[Option]:
     """Every option of a block of the graph; all its blocks are alike. None is worse than another in every respect,
     being exact one of them.
     """
-    names = {name.removeprefix("blocks.0.") for node in graph.nodes if node.block == 0 for name in node.outputs}
+    names = {name.removeprefix("blocks.0.") for node in graph.nodes_of_block[0] for name in node.outputs}
     read = {name.removeprefix("blocks.0.") for name in graph.read_by_backward if name.startswith("blocks.0.")}
     nothing: frozenset[str] = frozenset()
     keeps = [(keep, nothing) for keep in keep_sets(names & read)]
@@ -141,7 +151,7 @@ def options(graph: Graph, cost: Cost, lossy: bool = False) -> list[Option]:
 def _once(graph: Graph, kept: frozenset[str]) -> list[tuple[str, str]]:
     """(node, when) of a block's pass without what is brought back, where these tensors are kept as they are."""
     names = {f"blocks.0.{name}" for name in kept}
-    nodes = [node for node in graph.nodes if node.block == 0]
+    nodes = graph.nodes_of_block[0]
     return [(node.name, when_kept(graph, node, when, names)) for node in nodes for when in (FORWARD, BACKWARD)]
 
 
@@ -156,7 +166,7 @@ def _priced(
     outer, inner = graph.tokens // length // slices.sequences, slices.sequences * length // slices.rows
     rows = {"whole": graph.tokens, "outer": slices.sequences * length, "inner": slices.rows}
     price = Prices(graph, Effects(graph), rows)
-    nodes = {node.name: node for node in graph.nodes if node.block == 0}
+    nodes = {node.name: node for node in graph.nodes_of_block[0]}
 
     def rows_of(name: str) -> int:
         """Of a call of a node."""
@@ -176,6 +186,8 @@ def _priced(
     for keep, packed in keeps:
         walked = _walk(shape, keep, packed, min(outer, STAGES), min(inner, STAGES))
         interior = _walk(shape, keep, packed - {"x"}, min(outer, STAGES), min(inner, STAGES))
+        peaks = _peaks(price, walked)
+        within = peaks if interior is walked else _peaks(price, interior)
         waits = {name: buffer_bytes(graph, _buffer(name, packed)) for name in (*keep, "x")}
         both = sum(converted("pack", f"blocks.0.{name}") for name in packed - {"x"})
         both += sum(converted("unpack", name) * times for name, times in interior.unpacked)
@@ -185,11 +197,11 @@ def _priced(
             packed,
             sum(map(padded, waits.values())),
             padded(waits["x"]),
-            price.peak(walked.forward),
-            price.peak(interior.without_input),
-            price.peak(walked.backward),
-            price.peak(interior.backward),
-            price.peak(interior.forward),
+            peaks.forward,
+            within.without_input,
+            peaks.backward,
+            within.backward,
+            within.forward,
             sum(priced(*call) for call in once[keep - packed])
             + both
             + sum(again[name] * times for name, times in walked.again),
@@ -198,6 +210,10 @@ def _priced(
             sum(nodes[name].flops[0] * times for name, times in walked.again),
             outer * inner,
         )
+
+
+def _peaks(price: Prices, walked: Walked) -> Peaks:
+    return Peaks(price.peak(walked.forward), price.peak(walked.without_input), price.peak(walked.backward))
 
 
 def _buffer(name: str, packed: frozenset[str]) -> str:
@@ -212,32 +228,32 @@ def _length(graph: Graph) -> int:
 
 def _shape(graph: Graph) -> tuple[str, ...]:
     """What decides which ops a block is made of."""
-    return tuple(node.op_name for node in graph.nodes if node.block == 0)
+    return tuple(node.op_name for node in graph.nodes_of_block[0])
 
 
 @cache
-def _few_slices(shape: tuple[str, ...], batch: int, context: int) -> tuple[Graph, Effects]:
+def _few_slices(shape: tuple[str, ...], batch: int, context: int) -> Block:
     """A block of such ops, as small as can be."""
     attention = "tiled" if any(name.startswith("tiled") for name in shape) else "materialised"
     dropout = 0.5 if any("dropout" in name for name in shape) else 0.0
     config = DecoderConfig(1, 2, 1, 8, context, 2, attention=attention, dropout=dropout)
     graph = decoder_graph(config, batch)
-    return graph, Effects(graph)
+    return Block(graph, Effects(graph), 0)
 
 
 @cache
 def _walk(shape: tuple[str, ...], keep: frozenset[str], packed: frozenset[str], outer: int, inner: int) -> Walked:
     """The live sets of a block of at most three by three slices."""
-    graph, effects = _few_slices(shape, outer, max(inner, 2))
-    context = _length(graph)
+    block = _few_slices(shape, outer, max(inner, 2))
+    graph, effects, context = block.graph, block.effects, _length(block.graph)
     kept, halves = (frozenset(f"blocks.0.{name}" for name in names) for names in (keep | {"x"}, packed))
     plan = Plan("", kept, 1, packed=halves)
-    walk = BlockWalk(graph, plan, effects, 0, Slices(1, 1 if inner > 1 else context))
+    walk = BlockWalk(block, plan, Slices(1, 1 if inner > 1 else context))
     forward, backward = list(walk.forward()), list(walk.backward())
     if walk.input in halves:
         forward, backward = [Pack(walk.input), *forward], [Unpack(walk.input), *backward]
     levels = {1: "inner", context: "outer"}
-    sets = live_sets([*forward, *backward], plan, effects, levels, walk.stream)
+    sets = live_sets([*forward, *backward], plan, effects, levels, block.stream)
     readers = {node.name for node in graph.nodes if walk.input in node.inputs}
     last = max(i for i, action in enumerate(forward) if isinstance(action, Forward) and action.node in readers)
     behind = [Live(live.held - {(walk.input, "whole")}, live.scratch) for live in sets[last + 1 : len(forward)]]

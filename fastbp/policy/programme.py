@@ -31,7 +31,7 @@ the others the gradients that attention reads and writes, for one sequence, and 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -96,9 +96,9 @@ class Programme:
     def _activations(self, names: Iterable[str]) -> list[str]:
         return [name for name in names if self.graph.tensors[name].kind == "activation"]
 
-    def _block(self, block: int) -> tuple[list[Node], int]:
+    def _block(self, block: int) -> tuple[Sequence[Node], int]:
         """A block's nodes, and which of them is attention."""
-        nodes = [node for node in self.graph.nodes if node.block == block]
+        nodes = self.graph.nodes_of_block[block]
         return nodes, next(i for i, node in enumerate(nodes) if node.op.independent_along == "B")
 
     def tick(self, block: int) -> int:

@@ -11,14 +11,10 @@ block's input, which is read whole, is unpacked whole before its backward.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import groupby
-from typing import NamedTuple
 
-from fastbp.graph.graph import Graph, Node
+from fastbp.graph.graph import Node
 from fastbp.schedule.actions import Action, Backward, Forward, Local, Pack, Recompute, Reduce, Unpack
-from fastbp.schedule.effects import Effects, gradient
+from fastbp.schedule.block import Block, Stage
 from fastbp.schedule.local import Rows, local
 from fastbp.schedule.plan import Plan, Slices
 
@@ -26,59 +22,17 @@ Where = Mapping[str, Rows | None]
 """Tensors that are there, and the rows of them; None for all."""
 
 
-@dataclass(frozen=True)
-class Stage:
-    """Nodes one behind the other that are independent along the same dimension: rows, or sequences of `tokens`."""
-
-    nodes: tuple[Node, ...]
-    by_rows: bool
-    tokens: int
-
-    @cached_property
-    def names(self) -> frozenset[str]:
-        return frozenset(node.name for node in self.nodes)
-
-    @cached_property
-    def made(self) -> frozenset[str]:
-        return frozenset(name for node in self.nodes for name in node.outputs)
-
-
-class Touched(NamedTuple):
-    """What a node's calls read and write that may exist for some rows alone, by name."""
-
-    forward: tuple[str, ...]
-    backward: tuple[str, ...]
-    gradients: tuple[tuple[str, bool], ...]
-    """Of backward, and whether they live for a slice of sequences, not for one of rows."""
-    parts: tuple[tuple[str, str], ...]
-    """(gradient, part): what is added behind backward."""
-    tokens: int
-    """In a row as the node's op counts them."""
-
-    def units(self, extent: Rows | None) -> Rows | None:
-        """Tokens as rows of the node's op; None for all."""
-        return (extent[0] // self.tokens, extent[1] // self.tokens) if extent else None
-
-
 class BlockWalk:
     """The actions of one block under a plan."""
 
-    def __init__(self, graph: Graph, plan: Plan, effects: Effects, block: int, slices: Slices) -> None:
-        self.graph, self.effects = graph, effects
-        nodes = [node for node in graph.nodes if node.block == block]
-        groups = [tuple(found) for _, found in groupby(nodes, lambda node: node.op.independent_along)]
-        self.stages = [
-            Stage(found, found[0].op.independent_along == "N", graph.tokens_per_unit(found[0])) for found in groups
-        ]
-        self.rows, self.step = slices.rows, slices.sequences * max(stage.tokens for stage in self.stages)
-        self.input, self.output = nodes[0].inputs[0], nodes[-1].outputs[0]
-        made = frozenset().union(*(stage.made for stage in self.stages))
-        self.kept, self.packed = plan.exact & made, plan.packed & made - {self.output}
-        self.stream = effects.buffer(gradient(self.output))
-        names = (name for node in nodes for name in node.ports.values())
-        others = (name for name in names if graph.tensors[name].kind != "activation")
-        self._whole = frozenset({*self.kept, self.output, *others})
+    def __init__(self, block: Block, plan: Plan, slices: Slices) -> None:
+        self.graph, self.effects, self.stages = block.graph, block.effects, block.stages
+        self.input, self.output = block.input, block.output
+        self.rows, self.step = slices.rows, slices.sequences * block.sequence
+        self.kept, self.packed = plan.exact & block.made, plan.packed & block.made - {block.output}
+        self._whole = frozenset({*self.kept, block.output, *block.not_activations})
         """What never exists for a slice alone."""
+        self._touched = {name: touched.without(self._whole) for name, touched in block.touched.items()}
 
     def forward(self) -> Iterator[Action]:
         """The block's output from its input, and on the way whatever is kept."""
@@ -190,39 +144,6 @@ class BlockWalk:
         yield Backward(node.name, touched.units(extent), (), _local(places))
         for into, part in touched.parts:
             yield Reduce(into, local(part, extent) if extent else part, extent)
-
-    @cached_property
-    def _touched(self) -> dict[str, Touched]:
-        return {node.name: self._touched_by(node) for stage in self.stages for node in stage.nodes}
-
-    def _touched_by(self, node: Node) -> Touched:
-        """The stream's gradient is whole; a part of it is added at once; the rest live as long as their tensors do."""
-        gradients: dict[str, bool] = {}
-        parts = []
-        for port in (*node.op.outputs, *node.op.differentiable) if self.effects.runs_backward(node) else ():
-            name = node.ports[port]
-            target = gradient(name) if port in node.op.outputs else self.effects.contribution(node, name)
-            into, buffer = self.effects.buffer(gradient(name)), self.effects.buffer(target)
-            if target != gradient(name):
-                parts.append((into, target))
-                gradients[buffer] = False
-            elif buffer != self.stream:
-                gradients[buffer] = name in self._crossing
-        forward, backward = (
-            tuple([name for name in names if name not in self._whole])
-            for names in ((*node.inputs, *node.outputs), node.backward_reads)
-        )
-        return Touched(forward, backward, tuple(gradients.items()), tuple(parts), self.graph.tokens_per_unit(node))
-
-    @cached_property
-    def _crossing(self) -> frozenset[str]:
-        """Tensors that a later stage reads."""
-        return frozenset(
-            name
-            for i, stage in enumerate(self.stages)
-            for name in stage.made
-            if any(name in node.inputs for later in self.stages[i + 1 :] for node in later.nodes)
-        )
 
 
 def _places(names: Iterable[str], extent: Rows | None, where: Where) -> list[tuple[str, Rows | None]]:

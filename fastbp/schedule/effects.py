@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache, cached_property
 from typing import NamedTuple
 
 from fastbp.base.dims import Dims, size_of
+from fastbp.base.known import Known
 from fastbp.graph.graph import Graph, Node
 from fastbp.ops.op import FIRST
 from fastbp.ops.registry import OPS
@@ -27,15 +28,19 @@ class Effect(NamedTuple):
     scratch: tuple[tuple[str, int], ...] = ()
 
 
+Call = tuple[str, bool]
+"""A node, and whether it runs backward."""
+
+
 class Effects:
     """The effects of actions on one graph."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
-        self._known: dict[tuple[str, str, Rows | None, Local], Effect] = {}
-        self._known_names: dict[tuple[str, bool], tuple[tuple[str, ...], tuple[str, ...]]] = {}
-        self._known_in_place: dict[tuple[str, bool], tuple[tuple[str, str], ...]] = {}
-        self._known_scratch: dict[tuple[str, bool, int | None], tuple[tuple[str, int], ...]] = {}
+        self._of_calls = Known(self._of_call)
+        self._names = Known(self._names_of)
+        self._in_place = Known(self._in_place_of)
+        self._scratch = Known(self._scratch_of)
 
     @cached_property
     def shared_gradient(self) -> dict[str, str]:
@@ -82,6 +87,11 @@ class Effects:
                     added[total] = added.get(total, 0) + 1
         return before
 
+    @cached_property
+    def gradients_read(self) -> dict[str, tuple[str, ...]]:
+        """The gradients that a node's backward reads, by node."""
+        return {node.name: tuple(self._gradients_of(node.op.outputs, node)) for node in self.graph.nodes}
+
     def contribution(self, node: Node, tensor: str) -> str:
         """Where a node's backward writes its part of a tensor's gradient: the gradient itself, or a part to be
         added.
@@ -89,40 +99,36 @@ class Effects:
         name = gradient(tensor)
         return name if self._first_writer[tensor] == node.name else f"{name}+{node.name}"
 
-    def in_place(self, action: Action) -> tuple[tuple[str, str], ...]:
+    def in_place(self, action: Action) -> Sequence[tuple[str, str]]:
         """(new, old): what the action's op can write over what it reads. A slice is written over whole slices alone."""
-        if not isinstance(action, RunsNode):
+        if not isinstance(action, RunsNode) or not (pairs := self._in_place[action.node, isinstance(action, Backward)]):
             return ()
-        pairs = self._in_place(action.node, isinstance(action, Backward))
-        if not pairs:
-            return ()
-        rows = self.token_rows(action)
-        found = [(placed(action, new), placed(action, old)) for new, old in pairs]
-        return tuple(pair for pair in found if all(parted(name)[1] == rows for name in pair))
+        rows, where = self.token_rows(action), dict(action.local)
+        found = [(new, old) for new, old in pairs if where.get(new) == rows == where.get(old)]
+        return [(local(new, rows), local(old, rows)) for new, old in found] if rows else found
 
-    def _in_place(self, name: str, backward: bool) -> tuple[tuple[str, str], ...]:
+    def _in_place_of(self, call: Call) -> tuple[tuple[str, str], ...]:
         """The same of whole tensors."""
-        found = self._known_in_place.get((name, backward))
-        if found is None:
-            node = self.graph.by_name[name]
-            if backward:
-                found = tuple(
-                    (self.buffer(self.contribution(node, node.ports[new])), self.buffer(gradient(node.ports[old])))
-                    for new, old in node.op.backward_in_place.items()
-                )
-            else:
-                found = tuple((node.ports[new], node.ports[old]) for new, old in node.op.forward_in_place.items())
-            self._known_in_place[name, backward] = found
-        return found
+        node, backward = self.graph.by_name[call[0]], call[1]
+        if not backward:
+            return tuple((node.ports[new], node.ports[old]) for new, old in node.op.forward_in_place.items())
+        return tuple(
+            (self.buffer(self.contribution(node, node.ports[new])), self.buffer(gradient(node.ports[old])))
+            for new, old in node.op.backward_in_place.items()
+        )
 
     def token_rows(self, action: Action) -> Rows | None:
         """The rows of an action in tokens; None for all of them."""
-        if not isinstance(action, RunsNode):
-            return None if isinstance(action, Free) else action.rows
-        if action.rows is None:
-            return None
-        tokens = self.graph.tokens_per_unit(self.graph.by_name[action.node])
-        return action.rows[0] * tokens, action.rows[1] * tokens
+        rows = None if isinstance(action, Free) else action.rows
+        if rows is None or not isinstance(action, RunsNode):
+            return rows
+        tokens = self.tokens_per_unit[action.node]
+        return rows[0] * tokens, rows[1] * tokens
+
+    @cached_property
+    def tokens_per_unit(self) -> dict[str, int]:
+        """As the graph's, by node."""
+        return {node.name: self.graph.tokens_per_unit(node) for node in self.graph.nodes}
 
     def runs_backward(self, node: Node) -> bool:
         return node.op.backward is not None
@@ -130,11 +136,7 @@ class Effects:
     def of(self, action: Action) -> Effect:
         """Reads and writes of an action, host and parameter tensors left out."""
         if isinstance(action, RunsNode):
-            key = (action.letter, action.node, action.rows, action.local)
-            found = self._known.get(key)
-            if found is None:
-                found = self._known[key] = self._of_node(action)
-            return found
+            return self._of_calls[action.node, isinstance(action, Backward), action.rows, action.local]
         if isinstance(action, Reduce):
             return Effect((action.into, action.source), (action.into,))
         if isinstance(action, Converts):
@@ -142,43 +144,40 @@ class Effects:
             return Effect(real, half) if isinstance(action, Pack) else Effect(half, real)
         return Effect((), ())
 
-    def _of_node(self, action: RunsNode) -> Effect:
-        backward = isinstance(action, Backward)
-        reads, writes = self._names(action.node, backward)
-        scratch = self.scratch(action.node, backward, action.rows[1] - action.rows[0] if action.rows else None)
-        if action.local:
-            placed_at = {name: local(name, rows) for name, rows in action.local}
+    def _of_call(self, call: tuple[str, bool, Rows | None, Local]) -> Effect:
+        name, backward, rows, places = call
+        reads, writes = self._names[name, backward]
+        scratch = self.scratch(name, backward, rows[1] - rows[0] if rows else None)
+        if places:
+            placed_at = {name: local(name, rows) for name, rows in places}
             reads = tuple([placed_at.get(name, name) for name in reads])
             writes = tuple([placed_at.get(name, name) for name in writes])
         return Effect(reads, writes, scratch)
 
-    def _names(self, name: str, backward: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """What a node reads and writes, whole."""
-        found = self._known_names.get((name, backward))
-        if found is None:
-            node = self.graph.by_name[name]
-            if backward:
-                reads = (*self._gradients_of(node.op.outputs, node), *self._activations(node.backward_reads))
-                writes = tuple(
-                    self.buffer(self.contribution(node, node.ports[port]))
-                    for port in node.op.differentiable
-                    if self._is_activation(node.ports[port])
-                )
-            else:
-                reads, writes = self._activations(node.inputs), self._activations(node.outputs)
-            found = self._known_names[name, backward] = (reads, writes)
-        return found
+    def _names_of(self, call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What a call reads and writes, whole."""
+        node, backward = self.graph.by_name[call[0]], call[1]
+        if not backward:
+            return self._activations(node.inputs), self._activations(node.outputs)
+        reads = (*self.gradients_read[node.name], *self._activations(node.backward_reads))
+        targets = self._activations(node.ports[port] for port in node.op.differentiable)
+        return reads, tuple(self.buffer(self.contribution(node, name)) for name in targets)
+
+    def has_scratch(self, name: str, backward: bool) -> bool:
+        op = self.graph.by_name[name].op
+        return bool(op.scratch if backward else op.forward_scratch)
 
     def scratch(self, name: str, backward: bool, rows: int | None) -> tuple[tuple[str, int], ...]:
         """Elements of a node's scratch for so many rows, ports without any left out."""
-        found = self._known_scratch.get((name, backward, rows))
-        if found is None:
-            node = self.graph.by_name[name]
-            dims = sliced_dims(node, None if rows is None else (0, rows))
-            shapes = node.op.scratch if backward else node.op.forward_scratch
-            sizes = ((port, size_of(shape, dims)) for port, shape in shapes.items())
-            found = self._known_scratch[name, backward, rows] = tuple((port, size) for port, size in sizes if size)
-        return found
+        return self._scratch[name, backward, rows]
+
+    def _scratch_of(self, call: tuple[str, bool, int | None]) -> tuple[tuple[str, int], ...]:
+        name, backward, rows = call
+        node = self.graph.by_name[name]
+        dims = sliced_dims(node, None if rows is None else (0, rows))
+        shapes = node.op.scratch if backward else node.op.forward_scratch
+        sizes = ((port, size_of(shape, dims)) for port, shape in shapes.items())
+        return tuple((port, size) for port, size in sizes if size)
 
     def _gradients_of(self, outputs: Iterable[str], node: Node) -> list[str]:
         names = [node.ports[port] for port in outputs]
@@ -193,7 +192,7 @@ class Effects:
 
 def buffer_bytes(graph: Graph, name: str, rows: int | None = None) -> int:
     """Bytes of a tensor's or gradient's buffer, or of so many rows of it. A bfloat16 is half a float32."""
-    whole = graph.bytes_of(tensor_of(name)) // (2 if name.startswith(PACKED) else 1)
+    whole = graph.bytes_of(tensor_of(parted(name)[0])) // (2 if name.startswith(PACKED) else 1)
     return whole if rows is None else whole // graph.tokens * rows
 
 

@@ -5,13 +5,10 @@ Rows are tokens, also where an op counts sequences. A name without a slice is th
 
 from __future__ import annotations
 
-import re
 from functools import cache
 
 Rows = tuple[int, int]
 """A slice [start, stop)."""
-
-_SLICE = re.compile(r"(.*)\[(\d+):(\d+)\]")
 
 
 def local(name: str, rows: Rows) -> str:
@@ -22,8 +19,11 @@ def local(name: str, rows: Rows) -> str:
 @cache
 def parted(name: str) -> tuple[str, Rows | None]:
     """A buffer's tensor or gradient, and the rows that it holds; None for all of them."""
-    match = _SLICE.fullmatch(name)
-    return (match[1], (int(match[2]), int(match[3]))) if match else (name, None)
+    if not name.endswith("]"):
+        return name, None
+    tensor, _, rows = name[:-1].rpartition("[")
+    start, stop = rows.split(":")
+    return tensor, (int(start), int(stop))
 
 
 PACKED = "bf16:"

@@ -28,6 +28,7 @@ from fastbp.schedule.actions import (
     RunsNode,
     Unpack,
 )
+from fastbp.schedule.block import Block
 from fastbp.schedule.block_walk import BlockWalk
 from fastbp.schedule.effects import Effect, Effects, gradient
 from fastbp.schedule.local import Rows, parted
@@ -80,7 +81,7 @@ class _Walk:
         self.graph, self.plan, self.effects = graph, plan, effects
         self.norm, self.head = graph.nodes[-2:]
         slices = ((block, plan.slices_of(block)) for block in range(graph.blocks))
-        self.blocks = {block: BlockWalk(graph, plan, effects, block, found) for block, found in slices if found}
+        self.blocks = {block: BlockWalk(Block(graph, effects, block), plan, found) for block, found in slices if found}
 
     @property
     def norm_with_head(self) -> bool:
@@ -130,14 +131,14 @@ class _Walk:
         yield from self._reverse(reversal.earlier, ran if reversal.whole else available)
 
     def _input(self, block: int) -> str:
-        return next(node.inputs[0] for node in self.graph.nodes if node.block == block)
+        return self.graph.nodes_of_block[block][0].inputs[0]
 
     def block_backward(self, block: int, available: set[str]) -> Iterator[Action]:
         if walk := self.blocks.get(block):
             yield from self._bring_back(walk.input, available)
             yield from walk.backward()
         else:
-            for node in reversed([node for node in self.graph.nodes if node.block == block]):
+            for node in reversed(self.graph.nodes_of_block[block]):
                 yield from self._node_backward(node, available)
 
     def head_backward(self, available: set[str]) -> Iterator[Action]:
@@ -221,7 +222,11 @@ def with_ends(
         live.difference_update(over)
         if takes and isinstance(action, RunsNode):
             taken = {old for _, old in takes}
-            yield replace(action, takes=takes), effect, [name for name in over if name not in taken]
+            yield (
+                type(action)(action.node, action.rows, takes, action.local),
+                effect,
+                [name for name in over if name not in taken],
+            )
         else:
             yield action, effect, over
 

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,8 +38,7 @@ def padded(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-@dataclass(frozen=True)
-class Buffer:
+class Buffer(NamedTuple):
     """Bytes with a lifetime: the tensors that hold it one after another, and [born, dies) in ticks. `taken` has the
     tick at which each but the first takes it over: the action that reads the one before and writes the next.
     """
@@ -146,8 +146,8 @@ class _Machine:
         return IllegalSchedule(f"tick {self.now}, {written(action)}: {why}")
 
     def nbytes(self, name: str) -> int:
-        rows = parted(name)[1]
-        return padded(buffer_bytes(self.graph, name, rows[1] - rows[0] if rows else None))
+        tensor, rows = parted(name)
+        return padded(buffer_bytes(self.graph, tensor, rows[1] - rows[0] if rows else None))
 
     def extent(self, name: str) -> Rows:
         """The rows that a buffer holds."""
@@ -295,9 +295,8 @@ def _check_parts(machine: _Machine, effects: Effects, action: Action, rows: Rows
     if isinstance(action, Reduce):
         machine.add_part(action.into, rows)
     elif isinstance(action, Backward):
-        node = machine.graph.by_name[action.node]
-        for port in node.op.outputs:
-            name, due = effects.buffer(f"d:{node.ports[port]}"), effects.parts_before[node.name]
+        due = effects.parts_before[action.node]
+        for name in effects.gradients_read[action.node]:
             found = machine.parts_but(due, name, rows)
             if found is not None:
                 raise machine.refuse(action, f"{found} parts were added to {name}, {due} are due")

@@ -76,7 +76,7 @@ def test_every_other_round_runs_backwards_and_the_reference_in_between() -> None
     mark, order = "save_all", ["full", "sqrt", "dots", "every(2)"]
     there, back = ([mark, *each[:3], mark, each[3]] for each in (order, order[::-1]))
     expected = [f"round {i} of 3: {policy}" for i, each in ((1, there), (2, back), (3, there)) for policy in each]
-    assert turns[: len(expected)] == expected  # more of them where the machine is busy
+    assert turns == expected
 
 
 @pytest.mark.parametrize(("seconds", "rounds"), [(0.0, LEAST_ROUNDS), (1e9, ROUNDS)])
@@ -143,10 +143,22 @@ def test_what_cannot_be_foretold_is_left_open(moving: Callable[..., None]) -> No
 
 def test_passes_under_which_cores_were_moved_count_where_there_are_no_others(moving: Callable[..., None]) -> None:
     moving(NEAR, APART)
-    found = Comparison(MODEL, 2, False, lambda what: None)
-    found.run(["full"])
+    found = compared("full", rounds=2)
     assert (found.place, found.passes_elsewhere) == (None, 0)
-    assert min(row["passes"] for row in found.rows()) >= MOST_ROUNDS * 2
+    assert [row["passes"] for row in found.rows()] == [4, 4]
+
+
+def test_where_cores_are_moved_there_are_more_rounds_unless_their_number_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, moving: Callable[..., None]
+) -> None:
+    monkeypatch.setattr(comparison, "ALL_SECONDS", 0.0)
+    moving(NEAR, APART)
+    turns = {}
+    for asked in (2, 0):
+        said: list[str] = []
+        Comparison(MODEL, asked, False, said.append).run(["full"])
+        turns[asked] = sum(what.startswith("round") and what.endswith(": full") for what in said)
+    assert turns == {2: 2, 0: MOST_ROUNDS * LEAST_ROUNDS}
 
 
 def test_the_memory_of_one_decoder_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
