@@ -1,14 +1,12 @@
 """The ways to walk one block, each with its bytes and its FLOPs: what the planner chooses from.
 
 An option names the tensors of the block that are kept, those of them that wait as bfloat16 (none, or where that is
-admitted all but a few numbers a row), and the slices in which the rest is walked. Its bytes come from the block's own
-actions: what is live at each of them does not depend on how many slices there are beyond three, nor on their size, so a
-block of at most three by three slices is walked once and its live sets are priced for every size.
+admitted all but a few numbers a row), and the slices in which the rest is walked. Its bytes are those of the live sets
+that fastbp/policy/few_slices.py finds, priced for the slices' size.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
@@ -18,17 +16,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fastbp.graph.config import DecoderConfig
-from fastbp.graph.decoder import decoder_graph
 from fastbp.graph.graph import Graph
 from fastbp.policy.cost import AGAIN, BACKWARD, FORWARD, Cost, conversion, when_kept
-from fastbp.policy.live_sets import Live, Prices, largest, live_sets
-from fastbp.schedule.actions import Forward, Pack, Recompute, Unpack
-from fastbp.schedule.block import Block
-from fastbp.schedule.block_walk import BlockWalk
+from fastbp.policy.few_slices import MANY, Walked, block_shape, sequence_length, walked_in
+from fastbp.policy.live_sets import Prices
 from fastbp.schedule.effects import Effects, buffer_bytes
 from fastbp.schedule.local import packed as in_bfloat16
-from fastbp.schedule.plan import LOGITS_BYTES, TOGETHER, Plan, Slices, head_rows
+from fastbp.schedule.plan import LOGITS_BYTES, TOGETHER, Slices, head_rows
 from fastbp.schedule.simulate import padded
 
 COSTLY = (("qkv",), ("o", "lse", "p"), ("mid",), ("u",))
@@ -39,8 +33,6 @@ AS_COMPUTED = frozenset({*CHEAP[0], "lse"})
 """What is never packed: a few numbers a row, on which all of the row depends."""
 FEWEST_ROWS = 64
 """A slice of fewer rows would spend its time on weights."""
-STAGES = 3
-"""More slices than these show nothing new."""
 
 
 @dataclass(frozen=True)
@@ -69,19 +61,6 @@ class Option:
 
 
 FIGURES = attrgetter(*(field.name for field in fields(Option) if field.type == "int"))
-
-
-@dataclass(frozen=True)
-class Walked:
-    """The largest live sets of a walk, forward and backward, and the nodes that run again."""
-
-    forward: tuple[Live, ...]
-    without_input: tuple[Live, ...]
-    backward: tuple[Live, ...]
-    again: tuple[tuple[str, int], ...]
-    """Nodes that run again, and how often all rows of them do."""
-    unpacked: tuple[tuple[str, int], ...]
-    """The same of tensors that are unpacked."""
 
 
 class Peaks(NamedTuple):
@@ -162,7 +141,7 @@ def _priced(
     """The options with some slices, by what they keep and what of it they pack; `once` has the calls of a pass by what
     is kept as it is.
     """
-    length = _length(graph)
+    length = sequence_length(graph)
     outer, inner = graph.tokens // length // slices.sequences, slices.sequences * length // slices.rows
     rows = {"whole": graph.tokens, "outer": slices.sequences * length, "inner": slices.rows}
     price = Prices(graph, Effects(graph), rows)
@@ -182,10 +161,10 @@ def _priced(
         """The price of packing or unpacking a tensor."""
         return cost.of(graph, conversion(graph, op_name, name), FORWARD, rows_of(graph.producer[name].name))
 
-    again, shape = {name: priced(name, AGAIN) for name in nodes}, _shape(graph)
+    again, shape = {name: priced(name, AGAIN) for name in nodes}, block_shape(graph)
     for keep, packed in keeps:
-        walked = _walk(shape, keep, packed, min(outer, STAGES), min(inner, STAGES))
-        interior = _walk(shape, keep, packed - {"x"}, min(outer, STAGES), min(inner, STAGES))
+        walked = walked_in(shape, keep, packed, min(outer, MANY), min(inner, MANY))
+        interior = walked_in(shape, keep, packed - {"x"}, min(outer, MANY), min(inner, MANY))
         peaks = _peaks(price, walked)
         within = peaks if interior is walked else _peaks(price, interior)
         waits = {name: buffer_bytes(graph, _buffer(name, packed)) for name in (*keep, "x")}
@@ -219,60 +198,6 @@ def _peaks(price: Prices, walked: Walked) -> Peaks:
 def _buffer(name: str, packed: frozenset[str]) -> str:
     """Where a tensor of the block waits for backward, by short name."""
     return in_bfloat16(f"blocks.0.{name}") if name in packed else f"blocks.0.{name}"
-
-
-def _length(graph: Graph) -> int:
-    """Tokens of a sequence."""
-    return next((node.dims["T"] for node in graph.nodes if "T" in node.dims), 1)
-
-
-def _shape(graph: Graph) -> tuple[str, ...]:
-    """What decides which ops a block is made of."""
-    return tuple(node.op_name for node in graph.nodes_of_block[0])
-
-
-@cache
-def _few_slices(shape: tuple[str, ...], batch: int, context: int) -> Block:
-    """A block of such ops, as small as can be."""
-    attention = "tiled" if any(name.startswith("tiled") for name in shape) else "materialised"
-    dropout = 0.5 if any("dropout" in name for name in shape) else 0.0
-    config = DecoderConfig(1, 2, 1, 8, context, 2, attention=attention, dropout=dropout)
-    graph = decoder_graph(config, batch)
-    return Block(graph, Effects(graph), 0)
-
-
-@cache
-def _walk(shape: tuple[str, ...], keep: frozenset[str], packed: frozenset[str], outer: int, inner: int) -> Walked:
-    """The live sets of a block of at most three by three slices."""
-    block = _few_slices(shape, outer, max(inner, 2))
-    graph, effects, context = block.graph, block.effects, _length(block.graph)
-    kept, halves = (frozenset(f"blocks.0.{name}" for name in names) for names in (keep | {"x"}, packed))
-    plan = Plan("", kept, 1, packed=halves)
-    walk = BlockWalk(block, plan, Slices(1, 1 if inner > 1 else context))
-    forward, backward = list(walk.forward()), list(walk.backward())
-    if walk.input in halves:
-        forward, backward = [Pack(walk.input), *forward], [Unpack(walk.input), *backward]
-    levels = {1: "inner", context: "outer"}
-    sets = live_sets([*forward, *backward], plan, effects, levels, block.stream)
-    readers = {node.name for node in graph.nodes if walk.input in node.inputs}
-    last = max(i for i, action in enumerate(forward) if isinstance(action, Forward) and action.node in readers)
-    behind = [Live(live.held - {(walk.input, "whole")}, live.scratch) for live in sets[last + 1 : len(forward)]]
-    runs: Counter[str] = Counter()
-    unpacks: Counter[str] = Counter()
-    for action in backward:
-        if isinstance(action, Recompute):
-            start, stop = effects.token_rows(action) or (0, graph.tokens)
-            runs[action.node] += stop - start
-        elif isinstance(action, Unpack):
-            start, stop = action.rows or (0, graph.tokens)
-            unpacks[action.tensor] += stop - start
-    return Walked(
-        largest(sets[: len(forward)]),
-        largest([*sets[: last + 1], *behind]),
-        largest(sets[len(forward) :]),
-        tuple((name, rows // graph.tokens) for name, rows in runs.items()),
-        tuple((name, rows // graph.tokens) for name, rows in unpacks.items()),
-    )  # fmt: skip
 
 
 def undominated(found: Sequence[Option]) -> list[Option]:
