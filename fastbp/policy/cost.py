@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Protocol
 
 from fastbp.base.dims import Dims
 from fastbp.graph.graph import Graph, Node
+from fastbp.ops.registry import OPS
 from fastbp.schedule.actions import Backward, Recompute, RunsNode
 from fastbp.schedule.effects import sliced_dims
 from fastbp.schedule.schedule import Schedule
@@ -72,11 +73,16 @@ class Roofline:
         if when in (BACKWARD, FROM_KEPT) and node.op.backward is None:
             return 0
         units = rows // graph.tokens_per_unit(node)
-        dims = sliced_dims(node, (0, units))
-        backward = when in (BACKWARD, FROM_KEPT)
-        flops = node.op.products(dims)[backward] + node.op.pointwise(dims)[backward]
-        moved = node.op.elements_moved(BACKWARD if backward else FORWARD, dims) * graph.itemsize
-        return -(-node.rows // units) * max(flops, BALANCE * moved)
+        flops, moved = _work(node.op_name, sliced_dims(node, (0, units)), when in (BACKWARD, FROM_KEPT))
+        return -(-node.rows // units) * max(flops, BALANCE * moved * graph.itemsize)
+
+
+@cache
+def _work(op_name: str, dims: Dims, backward: bool) -> tuple[int, int]:
+    """The FLOPs of a call, and the elements that it moves."""
+    op = OPS[op_name]
+    flops = op.products(dims)[backward] + op.pointwise(dims)[backward]
+    return flops, op.elements_moved(BACKWARD if backward else FORWARD, dims)
 
 
 COUNTS_AS = {

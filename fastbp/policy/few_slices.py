@@ -8,7 +8,7 @@ of its actions, what the first of two slices or the last has there, and no third
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -85,7 +85,8 @@ def walked_in(
     left = [Live(live.held - {(walk.input, "whole")}, live.scratch) for live in there[last + 1 :]]
     without = [*there[: last + 1], *left]
     if one_between:
-        there, without, back = _between(forward, there), _between(forward, without), _between(backward, back)
+        alike = list(_alike(forward))
+        there, without, back = _between(alike, there), _between(alike, without), _between(_alike(backward), back)
     recomputed = ((action.node, effects.token_rows(action)) for action in backward if isinstance(action, Recompute))
     unpacked = ((action.tensor, action.rows) for action in backward if isinstance(action, Unpack))
     return Walked(
@@ -94,18 +95,21 @@ def walked_in(
     )  # fmt: skip
 
 
-def _between(actions: Sequence[Action], sets: Sequence[Live]) -> list[Live]:
-    """The live sets of a slice between the first and the last, by its actions: those of all slices, one upon the
-    other.
-    """
-    found: dict[tuple[str, int], Live] = {}
+def _alike(actions: Iterable[Action]) -> Iterator[Hashable]:
+    """For every action what it has in common with those of other slices that do the same."""
     turns: Counter[str] = Counter()
-    for action, live in zip(actions, sets, strict=True):
+    for action in actions:
         name = written(action)
-        key = name.partition("[")[0], turns[name]
+        yield name.partition("[")[0], turns[name]
         turns[name] += 1
-        known = found.get(key)
-        found[key] = Live(known.held | live.held, live.scratch) if known else live
+
+
+def _between(alike: Iterable[Hashable], sets: Iterable[Live]) -> list[Live]:
+    """The live sets of a slice between the first and the last: those of all slices, one upon the other."""
+    found: dict[Hashable, Live] = {}
+    for action, live in zip(alike, sets, strict=True):
+        known = found.get(action)
+        found[action] = Live(known.held | live.held, live.scratch) if known else live
     return list(found.values())
 
 

@@ -12,7 +12,7 @@ from fastbp.base.known import Known
 from fastbp.graph.graph import Graph
 from fastbp.schedule.actions import Action, Backward, BringsBack, RunsNode
 from fastbp.schedule.effects import Effects, buffer_bytes
-from fastbp.schedule.local import parted
+from fastbp.schedule.local import Rows, parted
 from fastbp.schedule.plan import Plan
 from fastbp.schedule.schedule import with_ends
 from fastbp.schedule.simulate import padded
@@ -86,14 +86,13 @@ def live_sets(
             live.difference_update(held(old) for _, old in takes)
         if backward := backward or isinstance(action, BringsBack | Backward):
             live.add((stream, "whole"))
-        found.append(Live(frozenset(live), _scratch(action, effects, levels)))
+        found.append(Live(frozenset(live), _scratch(action, effect.rows, effects, levels)))
         if over:
             live.difference_update(map(held, over))
     return found
 
 
-def _scratch(action: Action, effects: Effects, levels: Mapping[int, str]) -> Scratch:
+def _scratch(action: Action, rows: Rows | None, effects: Effects, levels: Mapping[int, str]) -> Scratch:
     if not isinstance(action, RunsNode) or not effects.has_scratch(action.node, isinstance(action, Backward)):
         return None
-    rows = effects.token_rows(action)
     return action.node, isinstance(action, Backward), levels[rows[1] - rows[0]] if rows else "whole"

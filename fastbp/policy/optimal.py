@@ -104,6 +104,7 @@ class Planner:
             require_packable(graph, frozenset())
         self.graph, self.cost, self.lossy = graph, cost, lossy
         self.stream_bytes = padded(graph.bytes_of("blocks.0.x"))
+        self._effects = Effects(graph)
 
     @cached_property
     def options(self) -> list[Option]:
@@ -120,7 +121,7 @@ class Planner:
 
     def _head_bytes(self, rows: int) -> int:
         """The most that is live at the head, the blocks' kept tensors left out."""
-        effects, plan = Effects(self.graph), Plan("", frozenset({"final.x"}), rows)
+        effects, plan = self._effects, Plan("", frozenset({"final.x"}), rows)
         actions = list(islice(head_actions(self.graph, plan, effects), 9))
         sizes = {stop - start for start, stop in (effects.token_rows(action) or (0, rows) for action in actions)}
         sets = live_sets(actions, plan, effects, {size: str(size) for size in sizes}, "final.x")

@@ -53,7 +53,7 @@ class Touched(NamedTuple):
         forward, backward = (
             tuple([name for name in touched if name not in names]) for touched in (self.forward, self.backward)
         )
-        return self._replace(forward=forward, backward=backward)
+        return Touched(forward, backward, self.gradients, self.parts, self.tokens)
 
 
 class Block:

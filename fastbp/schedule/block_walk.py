@@ -75,12 +75,14 @@ class BlockWalk:
         for stage in self.stages:
             nodes = [node for node in stage.nodes if node.name in names]
             unpacked = sorted(stage.made & packed)
+            if not nodes and not unpacked:
+                continue
             behind = {name for node in wanted if node.name not in stage.names for name in node.inputs} | targets
             if not stage.by_rows:  # its own backward, which comes later, reads these too
                 behind |= {name for node in nodes for name in node.outputs}
-            for name in sorted(stage.made & behind - where.keys() if nodes or unpacked else ()):
+            for name in sorted(stage.made & behind - where.keys()):
                 where[name] = None if name in self._whole else self._extent(outer)
-            for rows in self._inner(stage, outer) if nodes or unpacked else ():
+            for rows in self._inner(stage, outer):
                 yield from self._unpack(unpacked, rows, where)
                 yield from self._run(kind, nodes, rows, where)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cache, cached_property
 from typing import NamedTuple
 
@@ -21,11 +21,15 @@ def gradient(tensor: str) -> str:
 
 
 class Effect(NamedTuple):
-    """Activations and gradients by name; scratch as (port, elements)."""
+    """Activations and gradients by name; rows in tokens, None for all of them; scratch as (port, elements); in place as
+    (new, old): what the action can write over what it reads.
+    """
 
     reads: tuple[str, ...]
     writes: tuple[str, ...]
+    rows: Rows | None = None
     scratch: tuple[tuple[str, int], ...] = ()
+    in_place: tuple[tuple[str, str], ...] = ()
 
 
 Call = tuple[str, bool]
@@ -99,16 +103,8 @@ class Effects:
         name = gradient(tensor)
         return name if self._first_writer[tensor] == node.name else f"{name}+{node.name}"
 
-    def in_place(self, action: Action) -> Sequence[tuple[str, str]]:
-        """(new, old): what the action's op can write over what it reads. A slice is written over whole slices alone."""
-        if not isinstance(action, RunsNode) or not (pairs := self._in_place[action.node, isinstance(action, Backward)]):
-            return ()
-        rows, where = self.token_rows(action), dict(action.local)
-        found = [(new, old) for new, old in pairs if where.get(new) == rows == where.get(old)]
-        return [(local(new, rows), local(old, rows)) for new, old in found] if rows else found
-
     def _in_place_of(self, call: Call) -> tuple[tuple[str, str], ...]:
-        """The same of whole tensors."""
+        """(new, old): what a call can write over what it reads, whole tensors."""
         node, backward = self.graph.by_name[call[0]], call[1]
         if not backward:
             return tuple((node.ports[new], node.ports[old]) for new, old in node.op.forward_in_place.items())
@@ -138,21 +134,23 @@ class Effects:
         if isinstance(action, RunsNode):
             return self._of_calls[action.node, isinstance(action, Backward), action.rows, action.local]
         if isinstance(action, Reduce):
-            return Effect((action.into, action.source), (action.into,))
+            return Effect((action.into, action.source), (action.into,), action.rows)
         if isinstance(action, Converts):
             real, half = (placed(action, action.tensor),), (packed(action.tensor),)
-            return Effect(real, half) if isinstance(action, Pack) else Effect(half, real)
+            return Effect(real, half, action.rows) if isinstance(action, Pack) else Effect(half, real, action.rows)
         return Effect((), ())
 
     def _of_call(self, call: tuple[str, bool, Rows | None, Local]) -> Effect:
-        name, backward, rows, places = call
+        name, backward, units, places = call
+        tokens = self.tokens_per_unit[name]
+        rows = (units[0] * tokens, units[1] * tokens) if units else None
         reads, writes = self._names[name, backward]
-        scratch = self.scratch(name, backward, rows[1] - rows[0] if rows else None)
         if places:
-            placed_at = {name: local(name, rows) for name, rows in places}
+            placed_at = {name: local(name, part) for name, part in places}
             reads = tuple([placed_at.get(name, name) for name in reads])
             writes = tuple([placed_at.get(name, name) for name in writes])
-        return Effect(reads, writes, scratch)
+        scratch = self.scratch(name, backward, units[1] - units[0] if units else None)
+        return Effect(reads, writes, rows, scratch, _within(self._in_place[name, backward], places, rows))
 
     def _names_of(self, call: Call) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """What a call reads and writes, whole."""
@@ -188,6 +186,15 @@ class Effects:
 
     def _activations(self, names: Iterable[str]) -> tuple[str, ...]:
         return tuple(name for name in names if self._is_activation(name))
+
+
+def _within(pairs: tuple[tuple[str, str], ...], places: Local, rows: Rows | None) -> tuple[tuple[str, str], ...]:
+    """Those of a call's pairs that it may use at some rows: a slice is written over whole slices alone."""
+    if not pairs:
+        return ()
+    where = dict(places)
+    found = [(new, old) for new, old in pairs if where.get(new) == rows == where.get(old)]
+    return tuple([(local(new, rows), local(old, rows)) for new, old in found] if rows else found)
 
 
 def buffer_bytes(graph: Graph, name: str, rows: int | None = None) -> int:

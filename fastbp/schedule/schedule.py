@@ -216,8 +216,8 @@ def with_ends(
     """Every action with what it takes over, its effect, and the buffers that are free behind it."""
     found = [effects.of(action) for action in actions]
     live: set[str] = set()
-    for action, effect, over in zip(actions, found, _ends(actions, found, plan, effects), strict=True):
-        takes = _takes(action, effects, over, live) if over else ()
+    for action, effect, over in zip(actions, found, _ends(actions, found, plan), strict=True):
+        takes = _takes(effect, over, live) if over and effect.in_place else ()
         live.update(effect.writes)
         live.difference_update(over)
         if takes and isinstance(action, RunsNode):
@@ -231,7 +231,7 @@ def with_ends(
             yield action, effect, over
 
 
-def _ends(actions: Sequence[Action], found: Sequence[Effect], plan: Plan, effects: Effects) -> list[list[str]]:
+def _ends(actions: Sequence[Action], found: Sequence[Effect], plan: Plan) -> list[list[str]]:
     """For every action the buffers that are not needed behind it until they are written anew."""
     needed: set[str] = set()
     ends = []
@@ -241,21 +241,19 @@ def _ends(actions: Sequence[Action], found: Sequence[Effect], plan: Plan, effect
         ends.append(list(dict.fromkeys(over)) if over else over)
         needed.update(names)
         if isinstance(action, BringsBack):
-            needed.difference_update(name for name in effect.writes if _anew(action, name, plan, effects))
+            needed.difference_update(name for name in effect.writes if _anew(name, effect.rows, plan))
     ends.reverse()
     return ends
 
 
-def _anew(action: Action, name: str, plan: Plan, effects: Effects) -> bool:
-    """Whether a recomputation begins a tensor that is written again; a kept one gets the same bits where it lies."""
-    tensor, rows = parted(name)
-    start = (effects.token_rows(action) or (0, 0))[0]
-    return tensor not in plan.exact and start == (rows[0] if rows else 0)
+def _anew(name: str, rows: Rows | None, plan: Plan) -> bool:
+    """Whether a recomputation of some rows begins a tensor that is written again; a kept one gets the same bits where
+    it lies.
+    """
+    tensor, part = parted(name)
+    return tensor not in plan.exact and (rows[0] if rows else 0) == (part[0] if part else 0)
 
 
-def _takes(action: Action, effects: Effects, over: Sequence[str], live: set[str]) -> tuple[tuple[str, str], ...]:
-    """The tensors of this action that are written over one that nobody needs any more."""
-    if not isinstance(action, RunsNode):
-        return ()
-    pairs = effects.in_place(action)
-    return tuple((new, old) for new, old in pairs if old in over and new not in live and new not in over)
+def _takes(effect: Effect, over: Sequence[str], live: set[str]) -> tuple[tuple[str, str], ...]:
+    """The tensors that an action writes over one that nobody needs any more."""
+    return tuple([(new, old) for new, old in effect.in_place if old in over and new not in live and new not in over])

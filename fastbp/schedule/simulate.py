@@ -16,11 +16,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fastbp.base.known import Known
 from fastbp.base.shown import Fact, Shown
 from fastbp.base.units import format_bytes, format_count
 from fastbp.graph.graph import Graph
 from fastbp.schedule.actions import Action, Backward, Converts, Free, Recompute, Reduce, RunsNode, written
-from fastbp.schedule.effects import Effects, buffer_bytes, forward_flops
+from fastbp.schedule.effects import Effect, Effects, buffer_bytes, forward_flops
 from fastbp.schedule.local import PACKED, Rows, parted
 from fastbp.schedule.plan import Plan
 from fastbp.schedule.schedule import Schedule
@@ -145,13 +146,18 @@ class _Machine:
     def refuse(self, action: Action, why: str) -> IllegalSchedule:
         return IllegalSchedule(f"tick {self.now}, {written(action)}: {why}")
 
-    def nbytes(self, name: str) -> int:
-        tensor, rows = parted(name)
-        return padded(buffer_bytes(self.graph, tensor, rows[1] - rows[0] if rows else None))
+    def __post_init__(self) -> None:
+        self.everything = (0, self.graph.tokens)
+        self.sizes = Known(self._bytes_of)
 
-    def extent(self, name: str) -> Rows:
-        """The rows that a buffer holds."""
-        return parted(name)[1] or (0, self.graph.tokens)
+    def _bytes_of(self, part: tuple[str, int | None]) -> int:
+        """Of so many rows of a tensor or gradient; None for all."""
+        return padded(buffer_bytes(self.graph, *part))
+
+    def extent(self, name: str) -> tuple[Rows, int]:
+        """The rows that a buffer holds, and its bytes."""
+        tensor, rows = parted(name)
+        return rows or self.everything, self.sizes[tensor, rows[1] - rows[0] if rows else None]
 
     def read(self, action: Action, name: str, rows: Rows) -> None:
         """Refuses what is not there, or not there yet."""
@@ -165,8 +171,8 @@ class _Machine:
         """A buffer begins with its first row and grows without a gap."""
         opened = self.live.get(name)
         if opened is None:
-            begin, end = self.extent(name)
-            opened = _Open([name], self.nbytes(name), self.now, self.category(name, action), begin, end, begin)
+            (begin, end), nbytes = self.extent(name)
+            opened = _Open([name], nbytes, self.now, self.category(name, action), begin, end, begin)
             self.live[name] = opened
             self.live_bytes += opened.nbytes
         if not opened.begin <= rows[0] <= opened.filled or rows[1] > opened.end:
@@ -195,22 +201,23 @@ class _Machine:
         kept = name.startswith(PACKED) or (name in self.plan.exact and not isinstance(action, Recompute))
         return "kept" if kept else "working"
 
-    def take(self, action: Action, new: str, old: str, effects: Effects) -> None:
+    def take(self, action: Action, effect: Effect, new: str, old: str) -> None:
         """`new` is written over `old`."""
-        if old not in self.live or old not in effects.of(action).reads:
+        if old not in self.live or old not in effect.reads:
             raise self.refuse(action, f"{new} takes the buffer of {old}, which it does not read")
         if new in self.live:
             raise self.refuse(action, f"{new} is live already")
-        if self.nbytes(new) != self.nbytes(old):
+        rows, nbytes = self.extent(new)
+        if nbytes != self.live[old].nbytes:
             raise self.refuse(action, f"{new} takes the buffer of {old}, which has another size")
-        if (new, old) not in effects.in_place(action):
+        if (new, old) not in effect.in_place:
             raise self.refuse(action, f"{new} takes the buffer of {old}, over which its op cannot write it")
         opened = self.live.pop(old)
         if self.category(new, action) == "kept":
             opened.category = "kept"
         opened.names.append(new)
         opened.taken.append(self.now)
-        opened.begin, opened.end = self.extent(new)
+        opened.begin, opened.end = rows
         opened.filled = opened.begin
         self.live[new] = opened
 
@@ -267,7 +274,7 @@ def simulate(schedule: Schedule, effects: Effects | None = None) -> Simulation:
 def _run(machine: _Machine, effects: Effects, action: Action) -> int:
     """One action that computes; returns the bytes of its scratch."""
     effect = effects.of(action)
-    rows = effects.token_rows(action) or (0, machine.graph.tokens)
+    rows = effect.rows or machine.everything
     if isinstance(action, Converts) and action.tensor not in machine.plan.packed:
         raise machine.refuse(action, "its plan does not pack it")
     for name in effect.reads:
@@ -276,14 +283,15 @@ def _run(machine: _Machine, effects: Effects, action: Action) -> int:
         machine.walk(action)
     _check_parts(machine, effects, action, rows)
     for new, old in getattr(action, "takes", ()):
-        machine.take(action, new, old, effects)
+        machine.take(action, effect, new, old)
     for name in effect.writes:
         machine.write(action, name, rows)
     total = 0
+    call = written(action) if effect.scratch else ""
     for port, size in effect.scratch:
         nbytes = padded(size * machine.graph.itemsize)
         category = "logits" if port == "z" else "scratch"
-        machine.closed.append(Buffer((f"{port} of {written(action)}",), nbytes, machine.now, machine.now + 1, category))
+        machine.closed.append(Buffer((f"{port} of {call}",), nbytes, machine.now, machine.now + 1, category))
         total += nbytes
     return total
 

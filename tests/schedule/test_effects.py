@@ -7,7 +7,8 @@ import pytest
 from fastbp.graph.config import DecoderConfig
 from fastbp.graph.decoder import decoder_graph
 from fastbp.schedule.actions import Action, Backward, Forward, Free, Pack, Recompute, Reduce, Unpack
-from fastbp.schedule.effects import Effect, Effects, buffer_bytes, gradient, sliced_dims
+from fastbp.schedule.effects import Effects, buffer_bytes, gradient, sliced_dims
+from fastbp.schedule.local import Rows
 
 GRAPH = decoder_graph(DecoderConfig.preset("seed"), 3, workers=0)
 EFFECTS = Effects(GRAPH)
@@ -38,7 +39,42 @@ def test_the_gradient_of_x_is_dx() -> None:
     ],
 )  # fmt: skip
 def test_reads_and_writes(action: Action, reads: tuple[str, ...], writes: tuple[str, ...]) -> None:
-    assert EFFECTS.of(action) == Effect(reads, writes)
+    effect = EFFECTS.of(action)
+    assert (effect.reads, effect.writes) == (reads, writes)
+
+
+@pytest.mark.parametrize(
+    ("action", "rows"),
+    [
+        (Forward("blocks.0.u"), None),
+        (Forward("blocks.0.u", (2, 5)), (2, 5)),
+        (Backward("blocks.0.o", (1, 2)), (8, 16)),
+        (Reduce("d:final.x", PART, (2, 5)), (2, 5)),
+        (Unpack("blocks.0.u", (8, 16)), (8, 16)),
+    ],
+)
+def test_rows_are_tokens_where_an_op_counts_sequences_too(action: Action, rows: Rows | None) -> None:
+    assert EFFECTS.of(action).rows == EFFECTS.token_rows(action) == rows
+
+
+def _gelu_backward(rows: Rows | None, **places: Rows) -> Backward:
+    return Backward("blocks.0.g", rows, local=tuple((f"d:blocks.0.{name}", part) for name, part in places.items()))
+
+
+@pytest.mark.parametrize(
+    ("action", "pairs"),
+    [
+        (_gelu_backward(None), (("d:blocks.0.u", "d:blocks.0.g"),)),
+        (_gelu_backward((0, 8)), ()),
+        (_gelu_backward((0, 8), u=(0, 8)), ()),
+        (_gelu_backward((0, 8), u=(0, 8), g=(0, 16)), ()),
+        (_gelu_backward((0, 8), u=(0, 8), g=(0, 8)), (("d:blocks.0.u[0:8]", "d:blocks.0.g[0:8]"),)),
+        (Backward("blocks.0.o"), ()),
+        (Pack("blocks.0.u"), ()),
+    ],
+)
+def test_a_slice_is_written_over_whole_slices_alone(action: Action, pairs: tuple[tuple[str, str], ...]) -> None:
+    assert EFFECTS.of(action).in_place == pairs
 
 
 def test_a_norm_writes_its_part_of_the_streams_gradient_beside_it() -> None:
