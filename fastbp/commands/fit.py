@@ -27,6 +27,11 @@ from fastbp.schedule.schedule import training_schedule
 from fastbp.schedule.simulate import simulate
 
 SIZES = ("batch", "context")
+PASSED_ON = (
+    "preset", "blocks", "width", "heads", "ffn", "vocab", "positions", "dropout", "dtype", "backend", "workers",
+)  # fmt: skip
+"""Options that the command to try has too, where they are none of DEFAULTS."""
+DEFAULTS = (None, "float32", "auto")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -58,5 +63,5 @@ def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
     result = fit_json(
         options.what, found.batch, found.config.context, memory_bytes, found.state_bytes, arena_bytes, simulation, ended
     )
-    sizes = {name: getattr(options, name) for name in ("blocks", "width", "heads", "ffn", "vocab", "positions")}
-    return result, fit_lines(result, training_command(result, options.preset, sizes)), 0
+    given = {name: getattr(options, name) for name in PASSED_ON if getattr(options, name) not in DEFAULTS}
+    return result, fit_lines(result, training_command(result, given)), 0

@@ -12,13 +12,13 @@ from rich.table import Table
 WIDTH = 80
 
 
-def wrapped(line: str, indent: int) -> list[str]:
+def wrapped(line: str, indent: int, width: int = WIDTH) -> list[str]:
     """`line` broken at spaces, what follows indented by `indent`. A word that is too long alone stays whole."""
     lines = []
-    while len(line) > WIDTH:
-        cut = line.rfind(" ", indent + 1, WIDTH + 1)
+    while len(line) > width:
+        cut = line.rfind(" ", indent + 1, width + 1)
         if cut < 0:
-            cut = line.find(" ", WIDTH)
+            cut = line.find(" ", width)
         if cut < 0:
             break
         lines.append(line[:cut])

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import Any
 
 from fastbp.base.units import format_bytes, format_count
-from fastbp.report.columns import wrapped
+from fastbp.report.columns import WIDTH, wrapped
 from fastbp.schedule.simulate import Simulation
 
 INDENT = 12
 """Columns of a line's name."""
+GOES_ON, GLUE = " \\", "\0"
 
 
 def fit_json(
@@ -49,11 +51,17 @@ def fit_lines(result: dict[str, Any], command: str) -> list[str]:
         f" for {result['extra_flops_share']:.1%} more FLOPs than keeping all",
         f"policy      {result['policy']}",
     ]
-    return [*(part for line in lines for part in wrapped(line, INDENT)), f"try         {command}"]
+    return [*(part for line in lines for part in wrapped(line, INDENT)), *_command_lines(command)]
 
 
-def training_command(result: dict[str, Any], preset: str, sizes: dict[str, Any]) -> str:
-    """`fastbp train` with what fits, and with the options of the decoder that were given."""
-    given = {"preset": preset, **{name: value for name, value in sizes.items() if value is not None}}
-    given |= {"batch": result["batch"], "context": result["context"], "memory-budget": result["budget_bytes"]}
+def _command_lines(command: str) -> list[str]:
+    """A command to try, of which a shell takes several lines as one; an option stays beside its value."""
+    glued = re.sub(r"(--\S+) ", rf"\1{GLUE}", command)
+    *lines, last = wrapped(f"try         {glued}", INDENT, WIDTH - len(GOES_ON))
+    return [line.replace(GLUE, " ") for line in (*(line + GOES_ON for line in lines), last)]
+
+
+def training_command(result: dict[str, Any], given: dict[str, Any]) -> str:
+    """`fastbp train` with what fits, and with the options that were given."""
+    given = given | {"batch": result["batch"], "context": result["context"], "memory-budget": result["budget_bytes"]}
     return shlex.join(["fastbp", "train", *(word for name in given for word in (f"--{name}", str(given[name])))])

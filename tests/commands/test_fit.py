@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,15 +75,29 @@ def test_the_result_for_people(fastbp: RunCommand) -> None:
     ran = fastbp(*TINY, *options)
     result = fastbp(*TINY, *options, "--json").json
     assert (ran.code, ran.err) == (0, "")
-    *lines, command = ran.out.splitlines()
+    lines = ran.out.splitlines()
     assert max(map(len, lines)) <= 80
     text = " ".join(ran.out.split())
     assert f"batch {result['batch']} at context 8 in 300.0 KiB" in text
     assert f"({result['total_bytes']} bytes); the process itself, code and libraries, comes on top" in text
-    assert command.split()[1:] == [
-        "fastbp", "train", "--preset", "seed", "--heads", "4", "--batch", str(result["batch"]), "--context", "8",
-        "--memory-budget", str(result["budget_bytes"]),
+    assert tried(ran.out) == [
+        "fastbp", "train", "--preset", "seed", "--heads", "4", "--backend", "numpy", "--workers", "1",
+        "--batch", str(result["batch"]), "--context", "8", "--memory-budget", str(result["budget_bytes"]),
     ]  # fmt: skip
+
+
+def tried(out: str) -> list[str]:
+    """The command at the end, as a shell takes it."""
+    return shlex.split(out[out.index("\ntry ") :].replace("\\\n", ""))[1:]
+
+
+def test_the_command_has_all_that_was_asked_for_and_runs(fastbp: RunCommand, tmp_path: Path) -> None:
+    asked = ["--blocks", "1", "--ffn", "16", "--dropout", "0.2", "--dtype", "float64"]
+    command = tried(fastbp(*TINY, *asked, "--memory", "300KiB").out)
+    assert " ".join(asked) in " ".join(command)
+    text = tmp_path / "a.txt"
+    text.write_text("To be, or not to be. " * 400)
+    assert fastbp(*command[1:], text, "--steps", 1, "--out", tmp_path / "run").code == 0
 
 
 def test_the_default_is_what_is_free(fastbp: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:

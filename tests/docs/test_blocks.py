@@ -43,6 +43,8 @@ VARIES = (
     (r" +", " "),  # columns are as wide as their numbers
 )
 """What differs from run to run and from machine to machine, and what stands for it."""
+CONTINUED = re.compile(r"((?:.*\\\n)*.*)\n?((?s:.*))")
+"""A line, that goes on where a backslash ends it, and what stands below."""
 SHOWN = [page for page in PAGES if page.blocks("sh", "console")]
 RunCommand = Callable[..., Any]
 
@@ -74,11 +76,11 @@ class Command:
 
 def commands(page: Page) -> Iterator[Command]:
     for kind, content in page.blocks("sh", "console"):
-        whole = content.replace("\\\n", "")
-        parts = re.split(r"^\$ ", whole, flags=re.MULTILINE)[1:] if kind == "console" else whole.splitlines(True)
+        start = r"^\$ " if kind == "console" else r"(?<!\\)\n"
+        parts = re.split(start, content, flags=re.MULTILINE)[kind == "console" :]
         for part in filter(str.strip, parts):
-            line, _, output = part.partition("\n")
-            words, _, comment = line.partition(" #")
+            line, output = CONTINUED.fullmatch(part).groups()  # type: ignore[union-attr]
+            words, _, comment = line.replace("\\\n", "").partition(" #")
             yield Command(tuple(shlex.split(words)), comment.strip(" #"), output if kind == "console" else None)
 
 
