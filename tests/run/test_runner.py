@@ -209,7 +209,7 @@ def test_the_poison_is_strong_enough_to_be_seen(name: str) -> None:
     for buffer in decoder.layout.buffers:
         actions = decoder.schedule.actions[: buffer.dies]
         last = max(tick for tick, action in enumerate(actions) if not isinstance(action, Free))
-        buffers.append(replace(buffer, dies=last) if name in buffer.names else buffer)
+        buffers.append(buffer._replace(dies=last) if name in buffer.names else buffer)
     decoder.layout = replace(decoder.layout, buffers=tuple(buffers))
     run_poisoned(decoder)
     assert np.isnan(decoder.gradients.flat).any()
