@@ -80,6 +80,17 @@ def test_memory() -> None:
     assert "1.00 of" in rows[1]
 
 
+def test_planning() -> None:
+    options = ("--preset", "seed", "--blocks", 4, "--budgets", "1KiB,64KiB", "--rounds", 1)
+    head, *rows = output("bench_planning.py", *options)
+    assert head == "seed with 4 blocks, 1 processes each"
+    row = rf"  +{NUMBER} KiB  (optimal|rotor) +{NUMBER} \[{NUMBER}-{NUMBER}\] s +{NUMBER} of rotor's +(.*)"
+    found = [match.groups() for match in (re.fullmatch(row, line) for line in rows) if match]
+    assert [name for name, _ in found] == 2 * ["optimal", "rotor"]
+    assert [plan for _, plan in found][:2] == 2 * ["no plan fits"]
+    assert all(re.fullmatch(rf"{NUMBER}% more FLOPs", plan) for _, plan in found[2:])
+
+
 def test_a_training_run() -> None:
     options = ("--preset", "seed", "--steps", 3, "--batch", 2, "--eval-windows", 4)
     head, *rows = output("bench_training.py", *options, without_torch=True)
