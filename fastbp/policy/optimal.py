@@ -313,9 +313,11 @@ def _merged(found: list[Reached]) -> Labels:
         empty = np.zeros(0, np.int64)
         return Labels(empty, empty, empty, empty)
     kept, cost = np.concatenate([each.kept for each in found]), np.concatenate([each.cost for each in found])
-    order = np.lexsort((cost, kept))
+    order = np.argsort(kept, kind="stable")  # a few sorted runs, which it merges
     best = np.minimum.accumulate(cost[order])
     order = order[np.concatenate([[True], best[1:] < best[:-1]])]
+    there = kept[order]
+    order = order[np.concatenate([there[1:] > there[:-1], [True]])]  # of as many bytes the last costs least
     starts = np.cumsum([0, *(len(each.kept) for each in found[:-1])])
     by = np.searchsorted(starts, order, "right") - 1
     step, first = np.array([(each.step, each.first) for each in found])[by].T
