@@ -12,14 +12,13 @@ from __future__ import annotations
 import argparse
 import time
 from collections import defaultdict
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
 
 from fastbp.base.errors import DoesNotFit
 from fastbp.base.units import exact_bytes, format_bytes
-from fastbp.commands.options import BATCH, size, split_list, whole
+from fastbp.commands.options import BATCH, list_of, size, whole
 from fastbp.graph.config import DecoderConfig
 from fastbp.graph.decoder import decoder_graph
 from fastbp.policy.named import make_plan
@@ -62,20 +61,11 @@ def bench(preset: str, blocks: int, budget: int, rounds: int) -> None:
         )
 
 
-def each(kind: Callable[[str], int]) -> Callable[[str], list[int]]:
-    """What reads a list, with commas between, of what `kind` reads."""
-
-    def numbers(text: str) -> list[int]:
-        return [kind(entry) for entry in split_list(text)]
-
-    return numbers
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", default="gpt2", choices=BATCH)
-    parser.add_argument("--blocks", type=each(whole()), default="12,96", help="decoders of so many blocks")
-    parser.add_argument("--budgets", type=each(size), default="400MiB,275MiB,65MiB", help="sizes")
+    parser.add_argument("--blocks", type=list_of(whole()), default="12,96", help="decoders of so many blocks")
+    parser.add_argument("--budgets", type=list_of(size), default="400MiB,275MiB,65MiB", help="sizes")
     parser.add_argument("--rounds", type=whole(), default=5, help="processes of each")
     options = parser.parse_args()
     for blocks in options.blocks:

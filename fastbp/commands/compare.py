@@ -20,6 +20,7 @@ from fastbp.commands.options import (
     chosen_batch,
     chosen_config,
     chosen_cost,
+    list_of,
     new_file,
     size,
     split_list,
@@ -48,7 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help=f"policies beside {REFERENCE} (default: {', '.join(POLICIES[1:])}; none where --budgets are given)",
     )  # fmt: skip
     group.add_argument(
-        "--budgets", type=_sizes, metavar="A,B,...",
+        "--budgets", type=list_of(size), metavar="A,B,...",
         help="sizes, such as 400MiB,200MiB: each is the policy optimal(SIZE) (default:"
         " --budget-count of them; none where --policies are given)",
     )  # fmt: skip
@@ -72,10 +73,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_backend(how)
     add_workers(how)
     add_seed(parser)
-
-
-def _sizes(text: str) -> list[int]:
-    return [size(entry) for entry in split_list(text)]
 
 
 def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:

@@ -8,6 +8,8 @@ import argparse
 from typing import Any
 
 from fastbp.commands.options import (
+    BACKEND,
+    DTYPE,
     add_backend,
     add_dtype,
     add_model_options,
@@ -30,8 +32,7 @@ SIZES = ("batch", "context")
 PASSED_ON = (
     "preset", "blocks", "width", "heads", "ffn", "vocab", "positions", "dropout", "dtype", "backend", "workers",
 )  # fmt: skip
-"""Options that the command to try has too, where they are none of DEFAULTS."""
-DEFAULTS = (None, "float32", "auto")
+"""Options that the command to try has too, where something else than by default was asked for."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -63,5 +64,5 @@ def run(options: argparse.Namespace) -> tuple[dict[str, Any], list[str], int]:
     result = fit_json(
         options.what, found.batch, found.config.context, memory_bytes, found.state_bytes, arena_bytes, simulation, ended
     )
-    given = {name: getattr(options, name) for name in PASSED_ON if getattr(options, name) not in DEFAULTS}
+    given = {name: getattr(options, name) for name in PASSED_ON if getattr(options, name) not in (None, DTYPE, BACKEND)}
     return result, fit_lines(result, training_command(result, given)), 0

@@ -19,6 +19,8 @@ from fastbp.run.backend import BACKENDS
 seconds_of_calls = Late("fastbp.run.seconds", "seconds_of_calls")  # imports Numba
 
 DTYPES = tuple(ITEMSIZE)
+DTYPE, BACKEND = "float32", "auto"
+"""Where none is asked for."""
 
 Say = Callable[[str], None]
 
@@ -94,6 +96,11 @@ def split_list(text: str) -> list[str]:
     if not re.fullmatch(r"(?:[^()]|\([^()]*\))*", text):
         raise argparse.ArgumentTypeError(f"'{text}' has a parenthesis without its other half")
     return [entry.strip() for entry in re.findall(r"(?:[^,(]|\([^)]*\))+", text) if entry.strip()]
+
+
+def list_of(kind: Callable[[str], int]) -> Callable[[str], list[int]]:
+    """An option's type: numbers with commas between, each as `kind` reads it."""
+    return lambda text: [kind(entry) for entry in split_list(text)]
 
 
 def add_model_options(parser: argparse.ArgumentParser, preset: str = "small") -> None:
@@ -179,9 +186,9 @@ def chosen_cost(
     measured: Cost = seconds_of_calls(
         config,
         batch,
-        backend=options.backend or "auto",
+        backend=options.backend or BACKEND,
         workers=options.workers,
-        dtype=options.dtype or "float32",
+        dtype=options.dtype or DTYPE,
         lossy=lossy,
         place=place,
         say=say,
@@ -190,12 +197,12 @@ def chosen_cost(
 
 
 def add_dtype(parser: argparse._ActionsContainer) -> None:
-    help_text = f"{' or '.join(DTYPES)} (default float32)"
-    parser.add_argument("--dtype", default="float32", type=one_of(DTYPES), metavar="NAME", help=help_text)
+    help_text = f"{' or '.join(DTYPES)} (default {DTYPE})"
+    parser.add_argument("--dtype", default=DTYPE, type=one_of(DTYPES), metavar="NAME", help=help_text)
 
 
 def add_backend(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("--backend", default="auto", metavar="NAME", help=f"{', '.join(BACKENDS)} (default auto)")
+    parser.add_argument("--backend", default=BACKEND, metavar="NAME", help=f"{', '.join(BACKENDS)} (default {BACKEND})")
 
 
 def add_workers(parser: argparse._ActionsContainer) -> None:

@@ -45,11 +45,6 @@ def block_shape(graph: Graph) -> tuple[str, ...]:
     return tuple(node.op_name for node in graph.nodes_of_block[0])
 
 
-def sequence_length(graph: Graph) -> int:
-    """Tokens of a sequence."""
-    return next((node.dims["T"] for node in graph.nodes if "T" in node.dims), 1)
-
-
 @cache
 def _block(shape: tuple[str, ...], batch: int, context: int) -> Block:
     """A block of such ops, as small as can be."""
@@ -71,7 +66,7 @@ def walked_in(
     if one_between:
         sequences, rows = min(sequences, 2), min(rows, 2)
     block = _block(shape, sequences, max(rows, 2))
-    graph, effects, context = block.graph, block.effects, sequence_length(block.graph)
+    graph, effects, context = block.graph, block.effects, block.sequence
     kept, halves = (frozenset(f"blocks.0.{name}" for name in names) for names in (keep | {"x"}, packed))
     plan = Plan("", kept, 1, packed=halves)
     walk = BlockWalk(block, plan, Slices(1, 1 if rows > 1 else context))

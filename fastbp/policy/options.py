@@ -18,7 +18,7 @@ import numpy as np
 
 from fastbp.graph.graph import Graph
 from fastbp.policy.cost import AGAIN, BACKWARD, FORWARD, Cost, conversion, when_kept
-from fastbp.policy.few_slices import MANY, Walked, block_shape, sequence_length, walked_in
+from fastbp.policy.few_slices import MANY, Walked, block_shape, walked_in
 from fastbp.policy.live_sets import Prices
 from fastbp.schedule.effects import Effects, buffer_bytes
 from fastbp.schedule.local import packed as in_bfloat16
@@ -141,7 +141,7 @@ def _priced(
     """The options with some slices, by what they keep and what of it they pack; `once` has the calls of a pass by what
     is kept as it is.
     """
-    length = sequence_length(graph)
+    length = _sequence_length(graph)
     outer, inner = graph.tokens // length // slices.sequences, slices.sequences * length // slices.rows
     rows = {"whole": graph.tokens, "outer": slices.sequences * length, "inner": slices.rows}
     price = Prices(graph, Effects(graph), rows)
@@ -193,6 +193,11 @@ def _priced(
 
 def _peaks(price: Prices, walked: Walked) -> Peaks:
     return Peaks(price.peak(walked.forward), price.peak(walked.without_input), price.peak(walked.backward))
+
+
+def _sequence_length(graph: Graph) -> int:
+    """Tokens of a sequence."""
+    return next((node.dims["T"] for node in graph.nodes if "T" in node.dims), 1)
 
 
 def _buffer(name: str, packed: frozenset[str]) -> str:

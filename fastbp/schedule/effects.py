@@ -11,7 +11,7 @@ from fastbp.base.known import Known
 from fastbp.graph.graph import Graph, Node
 from fastbp.ops.op import FIRST
 from fastbp.ops.registry import OPS
-from fastbp.schedule.actions import Action, Backward, Converts, Free, Local, Pack, Reduce, RunsNode
+from fastbp.schedule.actions import Action, Backward, Converts, Local, Pack, Reduce, RunsNode
 from fastbp.schedule.local import PACKED, Rows, local, packed, parted, tensor_of
 
 
@@ -115,11 +115,7 @@ class Effects:
 
     def token_rows(self, action: Action) -> Rows | None:
         """The rows of an action in tokens; None for all of them."""
-        rows = None if isinstance(action, Free) else action.rows
-        if rows is None or not isinstance(action, RunsNode):
-            return rows
-        tokens = self.tokens_per_unit[action.node]
-        return rows[0] * tokens, rows[1] * tokens
+        return self.of(action).rows
 
     @cached_property
     def tokens_per_unit(self) -> dict[str, int]:

@@ -146,9 +146,13 @@ class _Machine:
     def refuse(self, action: Action, why: str) -> IllegalSchedule:
         return IllegalSchedule(f"tick {self.now}, {written(action)}: {why}")
 
-    def __post_init__(self) -> None:
-        self.everything = (0, self.graph.tokens)
-        self.sizes = Known(self._bytes_of)
+    @cached_property
+    def everything(self) -> Rows:
+        return 0, self.graph.tokens
+
+    @cached_property
+    def sizes(self) -> Known[tuple[str, int | None], int]:
+        return Known(self._bytes_of)
 
     def _bytes_of(self, part: tuple[str, int | None]) -> int:
         """Of so many rows of a tensor or gradient; None for all."""

@@ -43,8 +43,8 @@ VARIES = (
     (r" +", " "),  # columns are as wide as their numbers
 )
 """What differs from run to run and from machine to machine, and what stands for it."""
-CONTINUED = re.compile(r"((?:.*\\\n)*.*)\n?((?s:.*))")
-"""A line, that goes on where a backslash ends it, and what stands below."""
+LINE_ENDS = r"(?<!\\)\n"
+"""A line that a backslash ends goes on."""
 SHOWN = [page for page in PAGES if page.blocks("sh", "console")]
 RunCommand = Callable[..., Any]
 
@@ -76,12 +76,14 @@ class Command:
 
 def commands(page: Page) -> Iterator[Command]:
     for kind, content in page.blocks("sh", "console"):
-        start = r"^\$ " if kind == "console" else r"(?<!\\)\n"
+        start = r"^\$ " if kind == "console" else LINE_ENDS
         parts = re.split(start, content, flags=re.MULTILINE)[kind == "console" :]
         for part in filter(str.strip, parts):
-            line, output = CONTINUED.fullmatch(part).groups()  # type: ignore[union-attr]
+            line, *output = re.split(LINE_ENDS, part, maxsplit=1)
             words, _, comment = line.replace("\\\n", "").partition(" #")
-            yield Command(tuple(shlex.split(words)), comment.strip(" #"), output if kind == "console" else None)
+            yield Command(
+                tuple(shlex.split(words)), comment.strip(" #"), "".join(output) if kind == "console" else None
+            )
 
 
 def alike(text: str) -> str:
