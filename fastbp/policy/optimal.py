@@ -112,7 +112,7 @@ class Planner:
 
     @cached_property
     def heads(self) -> list[Head]:
-        """The ways to walk the head, the largest slices first."""
+        """The ways to walk the head. Of two that cost the same the first is taken."""
         head = self.graph.nodes[-1]
         return [
             Head(rows, self._head_bytes(rows), self.cost.of(self.graph, head, BACKWARD, rows))

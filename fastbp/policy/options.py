@@ -33,6 +33,8 @@ AS_COMPUTED = frozenset({*CHEAP[0], "lse"})
 """What is never packed: a few numbers a row, on which all of the row depends."""
 FEWEST_ROWS = 64
 """A slice of fewer rows would spend its time on weights."""
+LARGER = (2, 4)
+"""Multiples of LOGITS_BYTES in a slice of the head, where bytes are left."""
 
 
 @dataclass(frozen=True)
@@ -95,13 +97,16 @@ def slicings(graph: Graph) -> list[Slices]:
 
 
 def head_slices(graph: Graph) -> list[int]:
-    """Rows of the head's slices worth trying, the largest first, each some half of the one before."""
-    found, limit = [head_rows(graph)], LOGITS_BYTES // 2
+    """Rows of the head's slices worth trying: the usual ones and smaller ones, each some half of the one before, then
+    larger ones, which read the head's weights less often.
+    """
+    usual = head_rows(graph)
+    found, limit = [usual], LOGITS_BYTES // 2
     while limit and found[-1] > TOGETHER:
         rows = head_rows(graph, limit)
         found += [rows] if rows != found[-1] else []
         limit //= 2
-    return found
+    return found + sorted({head_rows(graph, times * LOGITS_BYTES) for times in LARGER} - {usual})
 
 
 def _parts(rows: int) -> Iterator[int]:

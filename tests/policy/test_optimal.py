@@ -20,7 +20,7 @@ from fastbp.policy.cost import BACKWARD, COSTS, FROM_KEPT, TO_KEEP, Flops, sched
 from fastbp.policy.named import make_plan
 from fastbp.policy.optimal import Planner, Step
 from fastbp.policy.options import AS_COMPUTED, keep_sets, slicings
-from fastbp.schedule.plan import Plan
+from fastbp.schedule.plan import Plan, head_rows
 from fastbp.schedule.schedule import training_schedule
 from fastbp.schedule.simulate import simulate
 
@@ -105,14 +105,16 @@ def test_a_byte_less_than_the_smallest_is_refused_with_the_smallest(name: str) -
         planner.plan(planner.smallest_bytes - 1)
 
 
+class DearHead(Flops):
+    """A slice of the head costs more than anything else."""
+
+    def of(self, graph: Graph, node: Node, when: str, rows: int) -> int:
+        head = node is graph.nodes[-1]
+        return -(-graph.tokens // rows) * 10**12 if head else super().of(graph, node, when, rows)
+
+
 def test_small_slices_of_the_head_are_paid_for() -> None:
     """A budget's last bytes go to the head's slices rather than to a tensor that is cheaply made again."""
-
-    class DearHead(Flops):
-        def of(self, graph: Graph, node: Node, when: str, rows: int) -> int:
-            head = node is graph.nodes[-1]
-            return graph.tokens // rows * 10**12 if head else super().of(graph, node, when, rows)
-
     found = GRAPHS["large head"]
     free, dear = Planner(found, COSTS["flops"]), Planner(found, DearHead())
     budgets = range(free.smallest_bytes, free.largest_bytes, max(1, (free.largest_bytes - free.smallest_bytes) // 20))
@@ -120,6 +122,12 @@ def test_small_slices_of_the_head_are_paid_for() -> None:
     rows = [(one.plan.head_rows, other.plan.head_rows) for one, other in pairs if one and other]
     assert all(one <= other for one, other in rows)
     assert any(one < other for one, other in rows)
+
+
+def test_slices_of_the_head_are_larger_than_usual_only_where_that_costs_less() -> None:
+    found = decoder_graph(DecoderConfig.preset("gpt2"), 1)
+    rows = [Planner(found, cost).plan(1 << 30).head_rows for cost in (COSTS["flops"], DearHead())]
+    assert rows == [head_rows(found), 512]
 
 
 def everything(found: Graph, planner: Planner) -> list[tuple[int, int]]:
