@@ -1,8 +1,9 @@
 """What a kernel call costs, for a planner to compare: FLOPs that run again, a roofline, or seconds measured here.
 
-Costs are whole numbers, so that sums do not depend on their order. The roofline counts a call as the larger of its
-FLOPs and of the bytes that it moves at BALANCE FLOPs a byte: a slice of few rows pays for the weights and their
-gradients, which it moves whole. Source: Williams, Waterman and Patterson 2009.
+Costs are whole numbers, so that sums do not depend on their order. The roofline counts a call's FLOPs and, at BALANCE
+FLOPs a byte, what it moves: a slice of few rows pays for the weights and their gradients, which it moves whole. It is
+the sum of the two and not the larger, as kernels on few cores overlap them little (decision 23).
+Source: Williams, Waterman and Patterson 2009, without the overlap.
 """
 
 from __future__ import annotations
@@ -67,22 +68,27 @@ class Flops:
 
 @dataclass(frozen=True)
 class Roofline:
-    """FLOPs, or bytes at BALANCE, of every call."""
+    """FLOPs, and bytes at BALANCE, of every call."""
 
     def of(self, graph: Graph, node: Node, when: str, rows: int) -> int:
-        if when in (BACKWARD, FROM_KEPT) and node.op.backward is None:
+        backward = when in (BACKWARD, FROM_KEPT)
+        if backward and node.op.backward is None:
             return 0
         units = rows // graph.tokens_per_unit(node)
-        flops, moved = _work(node.op_name, sliced_dims(node, (0, units)), when in (BACKWARD, FROM_KEPT))
-        return -(-node.rows // units) * max(flops, BALANCE * moved * graph.itemsize)
+
+        def price(size: int) -> int:
+            return _price(node.op_name, sliced_dims(node, (0, size)), backward, graph.itemsize)
+
+        whole, rest = divmod(node.rows, units)
+        return whole * price(units) + (price(rest) if rest else 0)
 
 
 @cache
-def _work(op_name: str, dims: Dims, backward: bool) -> tuple[int, int]:
-    """The FLOPs of a call, and the elements that it moves."""
+def _price(op_name: str, dims: Dims, backward: bool, itemsize: int) -> int:
+    """The FLOPs of a call, and in FLOPs what it moves."""
     op = OPS[op_name]
     flops = op.products(dims)[backward] + op.pointwise(dims)[backward]
-    return flops, op.elements_moved(BACKWARD if backward else FORWARD, dims)
+    return flops + BALANCE * itemsize * op.elements_moved(BACKWARD if backward else FORWARD, dims)
 
 
 COUNTS_AS = {

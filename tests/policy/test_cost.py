@@ -28,14 +28,29 @@ def test_flops_are_those_that_run_again() -> None:
     assert COSTS["flops"].of(GRAPH, node, FORWARD, 256) == COSTS["flops"].of(GRAPH, node, BACKWARD, 256) == 0
 
 
-def test_the_roofline_is_flops_or_bytes() -> None:
+def test_the_roofline_is_flops_and_bytes() -> None:
     roofline = COSTS["roofline"]
     norm, linear = GRAPH.by_name["blocks.0.ln1"], GRAPH.by_name["blocks.0.u"]
     # x and y, mean and rstd, weight and bias: 4 bytes each.
-    assert roofline.of(GRAPH, norm, FORWARD, 256) == BALANCE * 4 * (2 * 256 * 64 + 2 * 256 + 2 * 64)
-    assert roofline.of(GRAPH, linear, FORWARD, 256) >= linear.flops[0]
+    moved = 4 * (2 * 256 * 64 + 2 * 256 + 2 * 64)
+    assert roofline.of(GRAPH, norm, FORWARD, 256) == norm.flops[0] + BALANCE * moved
+    # x and y once, weights and bias once a slice.
+    moved = 4 * (256 * (64 + 256) + 4 * (64 * 256 + 256))
+    assert roofline.of(GRAPH, linear, FORWARD, 64) == linear.flops[0] + BALANCE * moved
     assert roofline.of(GRAPH, linear, BACKWARD, 16) > 1.5 * roofline.of(GRAPH, linear, BACKWARD, 256)
     assert roofline.of(GRAPH, GRAPH.by_name["blocks.0.mid"], BACKWARD, 256) == 0
+
+
+def test_a_last_slice_of_fewer_rows_costs_less() -> None:
+    """Or slices that leave a short rest would seem dearer than smaller ones that leave none."""
+    linear, roofline = GRAPH.by_name["blocks.0.u"], COSTS["roofline"]
+    weights = BALANCE * 4 * (64 * 256 + 256)
+    whole = roofline.of(GRAPH, linear, FORWARD, 256)
+    assert [roofline.of(GRAPH, linear, FORWARD, rows) - whole for rows in (128, 120, 100)] == [
+        weights,
+        2 * weights,
+        2 * weights,
+    ]
 
 
 def test_what_was_measured_is_looked_up_by_the_name_within_a_block() -> None:
