@@ -91,6 +91,17 @@ def test_planning() -> None:
     assert all(re.fullmatch(rf"{NUMBER}% more FLOPs", plan) for _, plan in found[2:])
 
 
+def test_pairs() -> None:
+    head, columns, *rows = output(
+        "bench_pairs.py", "--preset", "seed", "--policies", "full,optimal(64KiB)", "--pairs", 5
+    )
+    assert re.fullmatch(r"seed: batch 1, cython, \d+ workers, 5 pairs", head)
+    assert columns.split()[0] == "policy"
+    row = rf"(\S+) +{NUMBER} KiB +[+-]{NUMBER}% +([0-5]) +{NUMBER}e[+-]\d\d"
+    matches = [re.fullmatch(row, line) for line in rows]
+    assert [match and match[1] for match in matches] == ["save_all", "full", "optimal(64KiB)"]
+
+
 def test_a_training_run() -> None:
     options = ("--preset", "seed", "--steps", 3, "--batch", 2, "--eval-windows", 4)
     head, *rows = output("bench_training.py", *options, without_torch=True)
